@@ -1,0 +1,42 @@
+"""The flow-control limits of one stream, and where they come from in docs/flow-control.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """An amount of stream content in its three units; comparisons are per unit."""
+
+    bytes: int
+    tokens: int
+    frames: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bytes first (memory, network), tokens and frames beside them. Times in seconds.
+
+    window: unconfirmed content that may be with Triton and Envoy at once, per RPC.
+    high / low: pause when the backlog (produced - delivered) exceeds high in any unit, resume once it
+    is at or below low in every unit.
+    merge_frames: with this many frames unconfirmed, increments wait and merge into larger frames.
+    release_kv_after_s: paused longer than this, KV is dropped and later recomputed. None: never.
+    max_silence_s: unconfirmed content and no progress for this long ends the stream ("stalled").
+    signal_timeout_s: window full and no delivery signal for this long ends it ("no_signal").
+    drain_timeout_s: after an abort, how long queued frames may still leave.
+    pausing: False = run to completion (the baseline arm): never pause, never merge less.
+    """
+
+    window: Size = Size(bytes=16 * 1024, tokens=4096, frames=64)
+    high: Size = Size(bytes=16 * 1024, tokens=256, frames=96)
+    low: Size = Size(bytes=4 * 1024, tokens=64, frames=24)
+    max_frame_bytes: int = 4096
+    merge_frames: int = 32
+    frame_overhead_bytes: int = 110
+    release_kv_after_s: float | None = 2.0
+    max_silence_s: float = 60.0
+    signal_timeout_s: float = 5.0
+    drain_timeout_s: float = 2.0
+    pausing: bool = True
