@@ -1,0 +1,45 @@
+"""Clients of every habit: raw HTTP/2 with its own flow control, grpcio, and whole processes of them."""
+
+from sluiceway.cli.bench.readers.grpc_reader import DEFAULT, NO_BDP_PROBE, SMALL_WINDOW, GrpcReader
+from sluiceway.cli.bench.readers.loop import ReaderLoop
+from sluiceway.cli.bench.readers.policy import (
+    Alternate,
+    Bursts,
+    Dribble,
+    Never,
+    Normal,
+    Rate,
+    ReadingPolicy,
+    StopAfter,
+)
+from sluiceway.cli.bench.readers.process import ClientPlan, ReaderProcess
+from sluiceway.cli.bench.readers.raw_h2 import RawConnection
+from sluiceway.cli.bench.readers.raw_stream import RawStream
+from sluiceway.cli.bench.readers.reading import Reading, Stream
+from sluiceway.cli.bench.readers.transport import ConnectionSettings, Leave
+from sluiceway.cli.bench.readers.wire import StreamRequest
+
+__all__ = [
+    "DEFAULT",
+    "NO_BDP_PROBE",
+    "SMALL_WINDOW",
+    "Alternate",
+    "Bursts",
+    "ClientPlan",
+    "ConnectionSettings",
+    "Dribble",
+    "GrpcReader",
+    "Leave",
+    "Never",
+    "Normal",
+    "Rate",
+    "RawConnection",
+    "RawStream",
+    "ReaderLoop",
+    "ReaderProcess",
+    "Reading",
+    "ReadingPolicy",
+    "StopAfter",
+    "Stream",
+    "StreamRequest",
+]
