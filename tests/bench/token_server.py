@@ -41,9 +41,7 @@ class TokenServer(service_pb2_grpc.GRPCInferenceServiceServicer):
         context.add_callback(self._left(context))
         context.send_initial_metadata((("x-request-id", "rpc-1"),))
         for request in request_iterator:
-            inputs = dict(
-                zip((each.name for each in request.inputs), request.raw_input_contents, strict=True)
-            )
+            inputs = dict(zip((each.name for each in request.inputs), request.raw_input_contents, strict=True))
             sampling = json.loads(inputs["sampling_parameters"][4:])
             if sampling["max_tokens"] < 0:
                 yield service_pb2.ModelStreamInferResponse(error_message="max_tokens: -1 is below 0")

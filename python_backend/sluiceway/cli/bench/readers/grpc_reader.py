@@ -32,9 +32,7 @@ class GrpcReader(Stream):
         self._request = request
         self._half_close = half_close
         # A pool shared between channels would put all readers on one connection.
-        self._channel = grpc.insecure_channel(
-            target, options=[*options, ("grpc.use_local_subchannel_pool", 1)]
-        )
+        self._channel = grpc.insecure_channel(target, options=[*options, ("grpc.use_local_subchannel_pool", 1)])
         self._reads = threading.Event()
         self._reads.set()
         self._closing = threading.Event()

@@ -94,9 +94,7 @@ def from_protobuf(response: service_pb2.ModelStreamInferResponse) -> Message:
     if response.error_message:
         return Message(error=response.error_message)
     infer = response.infer_response
-    raw = {
-        output.name: content for output, content in zip(infer.outputs, infer.raw_output_contents, strict=True)
-    }
+    raw = {output.name: content for output, content in zip(infer.outputs, infer.raw_output_contents, strict=True)}
     frame = raw.get("frame")
     ids = raw.get("token_ids", b"")
     return Message(

@@ -1,0 +1,54 @@
+"""``sluiceway bench SCENARIO --out FILE.json``."""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SCENARIOS = {
+    "isolation": "normal readers' TTFT and TPOT with and without readers that never read",
+    "memory": "what a reader that never reads costs in memory, and that it stays flat",
+    "cancel": "how fast a client that leaves gives its KV blocks back, in every way of leaving",
+    "integrity": "slow readers get the reference text, byte for byte",
+    "visibility": "how soon, and how many bytes late, each level shows a reader that stopped",
+    "engine": "tokens per second of the torch engine, and that pauses change no token",
+}
+
+app = typer.Typer(no_args_is_help=True, help="Measure one promise; exit 1 if it does not hold.")
+
+Out = Annotated[Path | None, typer.Option(help="Write the figures here (JSON), and a plot beside it.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A shorter run of the same promises.")]
+
+
+def run_scenario(name: str, out: Path | None, quick: bool) -> bool:
+    """Run one scenario; True if all its promises hold."""
+    # Here, so that `sluiceway --help` does not wait for matplotlib and grpc.
+    from sluiceway.cli.bench import report
+    from sluiceway.cli.bench.harness import BenchContext
+
+    scenario = importlib.import_module(f"sluiceway.cli.bench.{name}")
+    with tempfile.TemporaryDirectory(prefix=f"sluiceway-bench-{name}-") as scratch:
+        context = BenchContext(run_dir=Path(scratch), quick=quick)
+        result = scenario.run(context)
+    if out is not None:
+        report.write(out, report.as_json(name, result, quick=quick), result)
+        context.note(f"written: {out}")
+    report.show(context.console, name, result)
+    return all(promise.holds for promise in result.promises)
+
+
+def _command(name: str) -> Callable[[Out, Quick], None]:
+    def command(out: Out = None, quick: Quick = False) -> None:
+        if not run_scenario(name, out, quick):
+            raise typer.Exit(1)
+
+    return command
+
+
+for _name, _summary in SCENARIOS.items():
+    app.command(_name, help=_summary)(_command(_name))

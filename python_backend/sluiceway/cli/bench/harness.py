@@ -1,0 +1,92 @@
+"""What every scenario gets and gives back: a context that starts stacks and shows progress, and a result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from sluiceway.cli.stack import Stack, StackSettings
+
+from sluiceway.cli.bench.promise import Promise
+
+REPOSITORY = Path(__file__).resolve().parents[4]
+NAIVE_MODELS = REPOSITORY / "tests" / "bench" / "model_repository"
+
+
+@dataclass(kw_only=True)
+class ScenarioResult:
+    """settings: what was asked of the stack and the clients. arms: raw figures, one entry an arm.
+
+    plot: draws the figures; called with an empty matplotlib figure, saved beside the JSON.
+    """
+
+    settings: dict[str, Any]
+    arms: dict[str, Any]
+    promises: list[Promise]
+    plot: Callable[[Figure], None] | None = None
+
+
+@dataclass(kw_only=True)
+class BenchContext:
+    """run_dir: scratch for logs of the stacks. quick: a shorter run of the same promises."""
+
+    run_dir: Path
+    quick: bool = False
+    console: Console = field(default_factory=lambda: Console(stderr=True))
+    _stacks: int = 0
+
+    def seconds(self, full: float, quick: float) -> float:
+        return quick if self.quick else full
+
+    def count(self, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+    def note(self, text: str) -> None:
+        """One line of progress."""
+        self.console.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {text}")
+
+    def sleep(self, seconds: float, what: str) -> None:
+        """Wait, with a bar that says for what."""
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        deadline = time.monotonic() + seconds
+        with Progress(*columns, console=self.console, transient=True) as progress:
+            task = progress.add_task(what, total=seconds)
+            while (left := deadline - time.monotonic()) > 0:
+                progress.update(task, completed=seconds - left)
+                time.sleep(min(0.25, left))
+
+    @contextmanager
+    def stack(self, name: str, config: Mapping[str, Any], **settings: Any) -> Iterator[Stack]:
+        """Our stack, ``config`` merged over sluiceway.yaml; stopped whatever happens."""
+        self._stacks += 1
+        settings = {"run_dir": self.run_dir / f"{self._stacks:02d}-{name}", "config": config, **settings}
+        self.note(f"starting the stack: {name}")
+        stack = Stack(StackSettings(**settings))
+        try:
+            stack.start()
+            yield stack
+        finally:
+            stack.stop()
+
+    @contextmanager
+    def naive_stack(self, name: str = "naive", **settings: Any) -> Iterator[Stack]:
+        """The baseline: thread per request, send in a loop, the same Envoy in front."""
+        options = {"model_repository": NAIVE_MODELS, "with_backend_admin": False, **settings}
+        with self.stack(name, {}, **options) as stack:
+            yield stack
+
+
+def scripted(step_s: float = 0.02, **flow_control: Any) -> dict[str, Any]:
+    """Config for the scripted engine, one token a stream every ``step_s``; no limit of its own in the way."""
+    return {
+        "engine": {"kind": "scripted", "step_s": step_s},
+        "flow_control": flow_control,
+        "admission": {"max_streams": 2048},
+    }

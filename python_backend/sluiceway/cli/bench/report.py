@@ -1,0 +1,86 @@
+"""A scenario's result as JSON, as a picture and on the screen."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from sluiceway.cli.bench.harness import ScenarioResult
+
+PACKAGES = ("sluiceway", "grpcio", "h2", "torch", "transformers", "numpy", "tritonclient")
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "architecture": platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of what runs here; Triton's and Envoy's are pinned in the Makefile."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def as_json(scenario: str, result: ScenarioResult, *, quick: bool) -> dict[str, Any]:
+    """The bench contract's document."""
+    return {
+        "scenario": scenario,
+        "quick": quick,
+        "machine": machine(),
+        "versions": versions(),
+        "settings": result.settings,
+        "arms": result.arms,
+        "promises": [
+            {
+                "name": each.name,
+                "value": None if math.isnan(each.value) else round(each.value, 4),
+                "limit": each.limit,
+                "unit": each.unit,
+                "holds": each.holds,
+            }
+            for each in result.promises
+        ],
+    }
+
+
+def write(path: Path, document: dict[str, Any], result: ScenarioResult) -> None:
+    """FILE.json, and FILE.png beside it if the scenario draws."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    if result.plot is not None:
+        figure = Figure(figsize=(10, 5), layout="constrained")
+        FigureCanvasAgg(figure)
+        result.plot(figure)
+        figure.savefig(path.with_suffix(".png"), dpi=120)
+
+
+def show(console: Console, scenario: str, result: ScenarioResult) -> None:
+    """The promises as a table."""
+    table = Table(title=f"bench {scenario}")
+    for column in ("promise", "value", "limit", "unit", "holds"):
+        table.add_column(column)
+    for each in result.promises:
+        verdict = "[green]yes[/]" if each.holds else "[bold red]no[/]"
+        table.add_row(each.name, f"{each.value:.4g}", f"{each.limit:g}", each.unit, verdict)
+    console.print(table)
