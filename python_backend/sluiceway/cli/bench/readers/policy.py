@@ -53,7 +53,7 @@ class Normal:
 
     parses: bool = True
 
-    def allowance(self, flow: Flow, now: float) -> Allowance:
+    def allowance(self, flow: Flow, now: float) -> Allowance:  # noqa: ARG002 - the protocol's
         return Allowance(flow.unread if 2 * flow.unread >= flow.window else 0)
 
 
@@ -63,7 +63,7 @@ class Never:
 
     parses: bool = False
 
-    def allowance(self, flow: Flow, now: float) -> Allowance:
+    def allowance(self, flow: Flow, now: float) -> Allowance:  # noqa: ARG002 - the protocol's
         return Allowance(0)
 
 

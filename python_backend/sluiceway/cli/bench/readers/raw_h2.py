@@ -127,7 +127,7 @@ class RawConnection(asyncio.BufferedProtocol):
             self._h2.increment_flow_control_window(extra)
         self._flush()
 
-    def get_buffer(self, sizehint: int) -> bytearray:
+    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002 - asyncio's signature
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:

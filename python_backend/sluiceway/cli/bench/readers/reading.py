@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Mapping
@@ -54,7 +55,7 @@ class Reading:
     def gaps_s(self) -> list[float]:
         """Time between neighbouring messages that carry tokens: what a person sees as a stall."""
         times = [at for at, n in zip(self.arrivals, self.token_counts, strict=True) if n]
-        return [b - a for a, b in zip(times, times[1:], strict=False)]
+        return [b - a for a, b in itertools.pairwise(times)]
 
     def tpot_s(self) -> float | None:
         """Mean time per output token after the first message."""
