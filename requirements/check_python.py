@@ -5,9 +5,9 @@ packages that it needs (numpy below 2) have wheels up to 3.12. Written for any P
 """
 
 import importlib
-import os
 import sys
 import sysconfig
+from pathlib import Path
 
 
 def problem():  # type: () -> str | None
@@ -21,7 +21,7 @@ def problem():  # type: () -> str | None
             return "has no module " + module + " (on Debian: the package python" + version + "-venv)"
     name = "libpython" + version + ".so.1.0"
     folders = [sysconfig.get_config_var("LIBDIR"), "/usr/lib/" + str(sysconfig.get_config_var("MULTIARCH"))]
-    if not any(folder and os.path.exists(os.path.join(folder, name)) for folder in folders):
+    if not any(folder and Path(folder, name).exists() for folder in folders):
         return (
             "has no shared library " + name + " (on Debian: the package libpython" + version + "; "
             "built from source: configure it with --enable-shared)"

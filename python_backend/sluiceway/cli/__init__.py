@@ -1,0 +1,1 @@
+"""The command line: the stack's supervisor, the demo and the benchmarks."""
