@@ -108,7 +108,7 @@ def test_errors_reach_the_reading(server, loop):
     assert stream.wait(10)
     assert stream.reading.error == "max_tokens: -1 is below 0"
     server.server.stop(0).wait()
-    with pytest.raises(OSError):
+    with pytest.raises(ConnectionRefusedError):
         loop.connect(ConnectionSettings(port=server.port))
 
 

@@ -35,7 +35,7 @@ class TokenServer(service_pb2_grpc.GRPCInferenceServiceServicer):
     def __exit__(self, *_: object) -> None:
         self.server.stop(0).wait()
 
-    def ModelStreamInfer(  # noqa: N802 - the name of the RPC
+    def ModelStreamInfer(
         self, request_iterator: Iterator[service_pb2.ModelInferRequest], context: grpc.ServicerContext
     ) -> Iterator[service_pb2.ModelStreamInferResponse]:
         context.add_callback(self._left(context))

@@ -12,9 +12,9 @@ from typing import Any
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from sluiceway.cli.stack import Stack, StackSettings
 
 from sluiceway.cli.bench.promise import Promise
+from sluiceway.cli.stack import Stack, StackSettings
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 NAIVE_MODELS = REPOSITORY / "tests" / "bench" / "model_repository"
@@ -84,9 +84,9 @@ class BenchContext:
 
 
 def scripted(step_s: float = 0.02, **flow_control: Any) -> dict[str, Any]:
-    """Config for the scripted engine, one token a stream every ``step_s``; no limit of its own in the way."""
+    """Config for the scripted engine: one token a stream every ``step_s``, nobody waits for a batch slot."""
     return {
-        "engine": {"kind": "scripted", "step_s": step_s},
+        "engine": {"kind": "scripted", "step_s": step_s, "max_batch_streams": 256},
         "flow_control": flow_control,
         "admission": {"max_streams": 2048},
     }
