@@ -1,0 +1,156 @@
+"""Two hundred readers that are stuck and then leave at once: does the server survive it?
+
+Responses that still queue in Triton 24.10 when their clients leave can abort it. So what a backend may
+hand over and nobody takes decides whether the process lives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import psutil
+
+from sluiceway.cli.bench.departures import connection_settings, finished_entries, wait_until, wait_until_idle
+from sluiceway.cli.bench.readers import Leave, Never, Normal, RawStream, ReaderLoop, StreamRequest
+from sluiceway.cli.stack import Stack
+
+LEAVES = (Leave.RST_STREAM, Leave.FIN, Leave.TCP_RST)
+CRASH_SHOWS_WITHIN_S = 2.0
+RETURN_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """When the crowd leaves: once ``wait`` returned."""
+
+    name: str
+    max_tokens: int
+    wait: Callable[[Stack, list[str]], object]
+
+
+def _until_active(stack: Stack, ids: list[str]) -> None:
+    def holds(stream: Mapping[str, Any]) -> bool:
+        return bool(stream["state"] == "streaming" and stream["produced"]["tokens"] >= 3)
+
+    wait_until(stack, ids, holds, "a crowd that streams")
+
+
+def _until_paused(stack: Stack, ids: list[str]) -> None:
+    wait_until(stack, ids, lambda stream: stream["state"] in ("paused", "preempted"), "a crowd that is paused")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    moment: str
+    leave: str
+    clients: int
+    crashed: bool
+    answered_after_s: float
+
+
+def moments(paused_tokens: int, finished_tokens: int) -> tuple[Moment, ...]:
+    """paused_tokens: more than a reader that never reads is given. finished_tokens: fits into what
+    Envoy and we may hold, but not into the client's window.
+    """
+    return (
+        Moment(name="active", max_tokens=paused_tokens, wait=_until_active),
+        Moment(name="paused", max_tokens=paused_tokens, wait=_until_paused),
+        Moment(name="finished", max_tokens=finished_tokens, wait=finished_entries),
+    )
+
+
+def rounds(stack: Stack, plan: list[tuple[Moment, Leave]], clients: int) -> Iterator[Round]:
+    """Run the rounds one by one. Raises TimeoutError if the crowd cannot be brought about, or a crashed
+    stack does not come back.
+    """
+    for number, (moment, leave) in enumerate(plan):
+        ids = [f"crowd-{number}-{client}" for client in range(clients)]
+        with ReaderLoop() as loop:
+            streams = open_crowd(loop, stack, ids, moment.max_tokens)
+            moment.wait(stack, ids)
+            crashed, answered_after_s = leave_and_look(stack, loop, streams, leave)
+        wait_until_idle(stack)
+        yield Round(
+            moment=moment.name,
+            leave=leave,
+            clients=clients,
+            crashed=crashed,
+            answered_after_s=answered_after_s,
+        )
+
+
+def naive_rounds(stack: Stack, leaves: list[Leave], clients: int, fill_s: float) -> Iterator[Round]:
+    """The same crowd in front of a model that sends whatever it makes; it leaves after ``fill_s``."""
+    for number, leave in enumerate(leaves):
+        ids = [f"naive-{number}-{client}" for client in range(clients)]
+        with ReaderLoop() as loop:
+            streams = open_crowd(loop, stack, ids, max_tokens=100_000)
+            time.sleep(fill_s)
+            crashed, answered_after_s = leave_and_look(stack, loop, streams, leave)
+        yield Round(
+            moment="active",
+            leave=leave,
+            clients=clients,
+            crashed=crashed,
+            answered_after_s=answered_after_s,
+        )
+
+
+def open_crowd(loop: ReaderLoop, stack: Stack, ids: list[str], max_tokens: int) -> list[RawStream]:
+    """One connection and one stream each; none of them ever reads."""
+    return [
+        loop.open(
+            loop.connect(connection_settings(stack)),
+            StreamRequest(prompt="river", max_tokens=max_tokens, sampling={"temperature": 0}, client_id=name),
+            Never(),
+        )
+        for name in ids
+    ]
+
+
+def leave_and_look(stack: Stack, loop: ReaderLoop, streams: list[RawStream], leave: Leave) -> tuple[bool, float]:
+    """All leave; did tritonserver or the stub die, and after how long did a new request get its answer?"""
+    before = _server_processes(stack)
+    for stream in streams:
+        loop.leave(stream, leave)
+    left_at = time.monotonic()
+    crashed = False
+    while time.monotonic() < left_at + CRASH_SHOWS_WITHIN_S and not crashed:
+        crashed = any(not process.is_running() or _is_zombie(process) for process in before)
+        time.sleep(0.05)
+    return crashed, _answered(stack, loop) - left_at
+
+
+def _server_processes(stack: Stack) -> list[psutil.Process]:
+    pids = stack.pids()
+    return [psutil.Process(pids[name]) for name in ("tritonserver", "stub") if name in pids]
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _answered(stack: Stack, loop: ReaderLoop) -> float:
+    """When a small request came back complete. Raises TimeoutError if none does within a minute."""
+    deadline = time.monotonic() + RETURN_TIMEOUT_S
+    while time.monotonic() < deadline:
+        request = StreamRequest(prompt="river", max_tokens=2, client_id="probe")
+        try:
+            stream = loop.open(loop.connect(connection_settings(stack)), request, Normal())
+        except OSError:
+            time.sleep(0.2)
+            continue
+        if stream.wait(5) and stream.reading.finish_reason == "length":
+            return time.monotonic()
+        time.sleep(0.2)
+    raise TimeoutError(f"the stack gave no answer within {RETURN_TIMEOUT_S:g} s after 200 clients left")
+
+
+def summary(done: list[Round]) -> dict[str, Any]:
+    return {"rounds": [asdict(each) for each in done], "crashes": sum(each.crashed for each in done)}
