@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,6 +13,25 @@ class Size:
     bytes: int
     tokens: int
     frames: int
+
+    ZERO: ClassVar[Size]
+
+    def __add__(self, other: Size) -> Size:
+        return Size(
+            bytes=self.bytes + other.bytes, tokens=self.tokens + other.tokens, frames=self.frames + other.frames
+        )
+
+    def __sub__(self, other: Size) -> Size:
+        return Size(
+            bytes=self.bytes - other.bytes, tokens=self.tokens - other.tokens, frames=self.frames - other.frames
+        )
+
+    def exceeds(self, limit: Size) -> bool:
+        """Whether any unit is above the limit's."""
+        return self.bytes > limit.bytes or self.tokens > limit.tokens or self.frames > limit.frames
+
+
+Size.ZERO = Size(bytes=0, tokens=0, frames=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,3 +60,12 @@ class Limits:
     signal_timeout_s: float = 5.0
     drain_timeout_s: float = 2.0
     pausing: bool = True
+
+    @property
+    def max_stream_bytes(self) -> int:
+        """Worst case of what one paused-in-time stream keeps in this process and in Triton, in bytes.
+
+        Window and watermark may be filled by different content, one frame may be larger than what is
+        left, and tokens already on their way when the pause is asked for still arrive (one more frame).
+        """
+        return self.window.bytes + self.high.bytes + 2 * self.max_frame_bytes
