@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sluiceway.cli.bench.promise import Promise
+from sluiceway.cli.setup import REPOSITORY
 from sluiceway.cli.stack import Stack, StackSettings
 
-REPOSITORY = Path(__file__).resolve().parents[4]
 NAIVE_MODELS = REPOSITORY / "tests" / "bench" / "model_repository"
 
 
@@ -61,6 +61,16 @@ class BenchContext:
             while (left := deadline - time.monotonic()) > 0:
                 progress.update(task, completed=seconds - left)
                 time.sleep(min(0.25, left))
+
+    def wait_until(self, condition: Callable[[], bool], what: str, *, timeout_s: float = 60.0) -> bool:
+        """Poll ``condition`` with a bar on show; False, and a note, if it did not come true in time."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                self.note(f"[yellow]not within {timeout_s:.0f} s:[/] {what}")
+                return False
+            self.sleep(0.5, what)
+        return True
 
     @contextmanager
     def stack(self, name: str, config: Mapping[str, Any], **settings: Any) -> Iterator[Stack]:

@@ -141,9 +141,10 @@ def _window(
     # In one process only where they must share a connection.
     groups = [[*stuck, *people]] if share else [stuck, people]
     processes = [ReaderProcess(group) for group in groups if group]
-    context.sleep(3.0, f"{what}: warming up")
+    # A process takes its time to start on a busy machine: begin with everybody's second answer.
+    context.wait_until(lambda: _answers(processes[-1]) >= NORMAL, f"{what}: warming up")
     if never and pauses:
-        _wait_until_paused(context, stack, never, what)
+        context.wait_until(lambda: paused(stack.statistics(), "never") >= never, f"{what}: pausing {never} streams")
     begin = time.monotonic()
     context.sleep(seconds, what)
     end = time.monotonic()
@@ -155,13 +156,9 @@ def _window(
     return count
 
 
-def _wait_until_paused(context: BenchContext, stack: Stack, never: int, what: str) -> None:
-    deadline = time.monotonic() + 60
-    while (standing := paused(stack.statistics(), "never")) < never:
-        if time.monotonic() > deadline:
-            context.note(f"{what}: only {standing} of {never} never-readers were paused after 60 s")
-            return
-        context.sleep(1.0, f"{what}: {standing} of {never} paused")
+def _answers(process: ReaderProcess) -> int:
+    """How many answers have ended, well or not."""
+    return sum(1 for each in process.snapshot() if each.closed_at is not None)
 
 
 def draw(figure: Figure, arms: dict[str, Arm]) -> None:

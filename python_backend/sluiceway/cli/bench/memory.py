@@ -120,13 +120,12 @@ def _measure(context: BenchContext, stack: Stack, clients: int) -> Growth:
 
 
 def _wait_until_paused(context: BenchContext, stack: Stack, growth: Growth, begin: float) -> None:
-    deadline = time.monotonic() + 60
-    while growth.paused < growth.clients:
-        if time.monotonic() > deadline:
-            context.note(f"only {growth.paused} of {growth.clients} streams were paused after 60 s")
-            return
-        _sample(context, stack, growth, begin, 2.0, "waiting until every stream is paused")
+    def all_paused() -> bool:
+        growth.samples.append((time.monotonic() - begin, stack.rss_bytes()))
         growth.paused = paused(stack.statistics(), "never")
+        return growth.paused >= growth.clients
+
+    context.wait_until(all_paused, "waiting until every stream is paused")
 
 
 def _sample(context: BenchContext, stack: Stack, growth: Growth, begin: float, seconds: float, what: str) -> None:

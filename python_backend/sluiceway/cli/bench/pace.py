@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,10 +21,10 @@ class Pace:
     errors: list[str] = field(default_factory=list)
 
     def add(self, readings: Iterable[Reading], begin: float, end: float) -> Pace:
-        """Count requests that began, and gaps that lie, between ``begin`` and ``end`` (monotonic).
+        """Count requests that began, and gaps that ended, between ``begin`` and ``end`` (monotonic).
 
-        A request or a gap that was still open at ``end`` counts with the time it had lasted by then: a
-        stall must not vanish because it outlasted the measurement.
+        A request or a gap that was still open at ``end`` counts with the time it had lasted by then,
+        whenever it began: a stall must not vanish because it outlasted the measurement.
         """
         for reading in readings:
             if reading.error:
@@ -33,22 +34,21 @@ class Pace:
         return self
 
     def _add_ttft(self, reading: Reading, begin: float, end: float) -> None:
+        ttft, waited = reading.ttft_s, end - reading.opened_at
         if begin <= reading.opened_at < end:
             self.requests += 1
-            ttft = reading.ttft_s
-            waited = end - reading.opened_at
             if ttft is not None:
                 self.ttft.append(ttft)
-            elif waited > STALL_S:
-                self.ttft.append(waited)
+        if ttft is None and waited > STALL_S:
+            self.ttft.append(waited)
 
     def _add_gaps(self, reading: Reading, begin: float, end: float) -> None:
         times = [at for at, tokens in zip(reading.arrivals, reading.token_counts, strict=True) if tokens]
-        for before, after in zip(times, times[1:], strict=False):
-            if begin <= before and after <= end:
+        for before, after in itertools.pairwise(times):
+            if begin <= after <= end:
                 self.gaps.append(after - before)
         unfinished = not reading.finish_reason and times
-        if unfinished and begin <= times[-1] <= end - STALL_S:
+        if unfinished and times[-1] <= end - STALL_S:
             self.gaps.append(end - times[-1])
 
     def figures(self) -> dict[str, Any]:

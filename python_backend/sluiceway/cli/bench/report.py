@@ -49,12 +49,12 @@ def as_json(scenario: str, result: ScenarioResult, *, quick: bool) -> dict[str, 
         "quick": quick,
         "machine": machine(),
         "versions": versions(),
-        "settings": result.settings,
-        "arms": result.arms,
+        "settings": _finite(result.settings),
+        "arms": _finite(result.arms),
         "promises": [
             {
                 "name": each.name,
-                "value": None if math.isnan(each.value) else round(each.value, 4),
+                "value": round(each.value, 4) if math.isfinite(each.value) else None,
                 "limit": each.limit,
                 "unit": each.unit,
                 "holds": each.holds,
@@ -64,10 +64,19 @@ def as_json(scenario: str, result: ScenarioResult, *, quick: bool) -> dict[str, 
     }
 
 
+def _finite(value: Any) -> Any:
+    """``value`` with null for every NaN and infinity, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def write(path: Path, document: dict[str, Any], result: ScenarioResult) -> None:
     """FILE.json, and FILE.png beside it if the scenario draws."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
     if result.plot is not None:
         figure = Figure(figsize=(10, 5), layout="constrained")
         FigureCanvasAgg(figure)

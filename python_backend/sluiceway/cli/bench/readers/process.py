@@ -93,7 +93,13 @@ class _Clients:
 
     async def _client(self, plan: ClientPlan) -> None:
         await asyncio.sleep(plan.start_after_s)
-        connection = await self._connection(plan)
+        try:
+            connection = await self._connection(plan)
+        except OSError as problem:
+            failed = Reading(client_id=plan.request.client_id, opened_at=time.monotonic())
+            failed.error = f"connect: {problem}"
+            self.readings.append(failed)
+            return
         for turn in range(plan.repeat):
             if turn and plan.pause_s:
                 await asyncio.sleep(plan.pause_s)
@@ -116,7 +122,9 @@ class _Clients:
     async def stop(self) -> None:
         for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        for outcome in await asyncio.gather(*self.tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):  # a cancelled client is none
+                raise outcome
         for connection in self.connections:
             connection.close()
         await asyncio.sleep(0)  # transports close on the loop's next turn
