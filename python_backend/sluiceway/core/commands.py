@@ -65,12 +65,4 @@ class StreamClosed:
     reason: FinishReason
 
 
-Command = (
-    SendFrame
-    | CloseSilently
-    | PauseGeneration
-    | ResumeGeneration
-    | ReleaseKv
-    | AbortGeneration
-    | StreamClosed
-)
+Command = SendFrame | CloseSilently | PauseGeneration | ResumeGeneration | ReleaseKv | AbortGeneration | StreamClosed

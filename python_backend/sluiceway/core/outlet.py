@@ -1,0 +1,92 @@
+"""The way out of one stream: from tokens to frames that fit the RPC's window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sluiceway.core.commands import Frame
+from sluiceway.core.events import FinishReason
+from sluiceway.core.framing import FrameBuffer
+from sluiceway.core.levels import Levels
+from sluiceway.core.limits import Limits, Size
+from sluiceway.core.window import DeliveryWindow
+
+_MAX_OUTSTANDING_SENDS = 2  # more frames than this whose send has not returned: the pump lags, so merge
+
+
+class Outlet:
+    """Every frame it yields is booked in the window and must be handed to the pump, in that order.
+
+    Raises ValueError for limits under which no frame could be made.
+    """
+
+    def __init__(self, request_id: str, limits: Limits, window: DeliveryWindow) -> None:
+        self._request_id = request_id
+        self._window = window
+        self._buffer = FrameBuffer(
+            min(limits.max_frame_bytes, limits.window.bytes), limits.frame_overhead_bytes, limits.window.tokens
+        )
+        # At 0 unconfirmed nothing would ever end the wait.
+        self._merge_frames = max(1, limits.merge_frames)
+        self.levels = Levels()
+        self.discarded = Size.ZERO
+        self.is_blocked = False  # the next frame does not fit the window
+
+    @property
+    def backlog(self) -> Size:
+        """Produced and not known to be delivered: wire bytes of frames, text bytes of what is in none yet."""
+        return self.levels.unconfirmed + self._buffer.pending
+
+    @property
+    def produced(self) -> Size:
+        return self.levels.framed + self._buffer.pending + self.discarded
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the end of the answer is known here; tokens that still come are dropped."""
+        return self._buffer.is_finished
+
+    def add(self, token_ids: tuple[int, ...], text: bytes) -> None:
+        if self._buffer.is_finished:
+            self.discarded += Size(bytes=len(text), tokens=len(token_ids), frames=0)
+        else:
+            self._buffer.append(token_ids, text)
+
+    def finish(self, reason: FinishReason, *, complete: bool) -> None:
+        """See FrameBuffer.finish; the first reason stands."""
+        if not self._buffer.is_finished:
+            self._buffer.finish(reason, complete=complete)
+
+    def discard(self, reason: FinishReason) -> None:
+        """Drop what no frame carries yet; nothing more comes out."""
+        self.discarded += self._buffer.discard(reason)
+
+    def cut(self, reason: FinishReason) -> Frame:
+        """Drop what no frame carries yet and answer the last, empty frame, whether or not it fits the window."""
+        self.discard(reason)
+        self._buffer.finish(reason, complete=False)
+        return self._take()
+
+    def ready(self, *, may_merge: bool, has_signal: bool) -> Iterator[Frame]:
+        """The frames that may go out now; may_merge: more text may come, so waiting can pay."""
+        self.is_blocked = False
+        while (head := self._buffer.head) is not None:
+            if not self._window.admits(head.bytes, head.tokens):
+                self.is_blocked = True
+                return
+            if may_merge and self._buffer.head_can_grow and self._is_behind(has_signal):
+                return
+            yield self._take()
+
+    def _is_behind(self, has_signal: bool) -> bool:
+        """Whether frames are on their way of which news will come: only then may text wait for them."""
+        if self.levels.outstanding_sends > _MAX_OUTSTANDING_SENDS:
+            return True
+        return has_signal and self.levels.unconfirmed.frames >= self._merge_frames
+
+    def _take(self) -> Frame:
+        frame = self._buffer.take()
+        assert frame is not None  # callers know that there is one
+        self._window.sent(self._request_id, frame)
+        self.levels.add(frame)
+        return frame

@@ -1,0 +1,16 @@
+"""The states of a stream; how it moves between them is in transitions.py."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """DRAINING: no further token is wanted (the engine is done, or was told to end); the rest leaves."""
+
+    WAITING = "waiting"  # submitted, no token yet
+    STREAMING = "streaming"
+    PAUSED = "paused"  # out of the batch, KV held
+    PREEMPTED = "preempted"  # out of the batch, KV dropped, tokens kept
+    DRAINING = "draining"
+    FINISHED = "finished"  # FINAL is out and KV is back

@@ -1,0 +1,33 @@
+"""Hysteresis on a backlog: above once it passes high, no longer above once it is down at low."""
+
+from __future__ import annotations
+
+from sluiceway.core.limits import Size
+
+
+class Watermark:
+    """Two marks per unit. At high exactly is not above; at low exactly is no longer above.
+
+    Raises ValueError if low is above high, or negative, in any unit.
+    """
+
+    def __init__(self, high: Size, low: Size) -> None:
+        for unit in ("bytes", "tokens", "frames"):
+            high_value, low_value = getattr(high, unit), getattr(low, unit)
+            if low_value < 0:
+                raise ValueError(f"low watermark in {unit} is {low_value}, must be 0 or more")
+            if low_value > high_value:
+                raise ValueError(f"low watermark in {unit} is {low_value}, above high ({high_value})")
+        self._high = high
+        self._low = low
+        self._is_above = False
+
+    @property
+    def is_above(self) -> bool:
+        return self._is_above
+
+    def update(self, backlog: Size) -> bool:
+        """Take the present backlog and answer whether it is above."""
+        # One unit too many is enough to stop; every unit must be down before going on.
+        self._is_above = backlog.exceeds(self._low if self._is_above else self._high)
+        return self._is_above
