@@ -31,7 +31,7 @@ def main(shm_prefix: str, command: list[str]) -> int:
     def die_with_guard() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
-    server = subprocess.Popen(  # noqa: S603
+    server = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         process_group=0,

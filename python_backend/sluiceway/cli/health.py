@@ -56,7 +56,7 @@ def get_json(port: int, path: str) -> dict[str, Any]:
 
 def request(port: int, path: str, *, method: str = "GET", timeout_s: float = _TIMEOUT_S) -> bytes:
     """Raises OSError (urllib's errors are OSErrors)."""
-    message = urllib.request.Request(f"http://{LOOPBACK}:{port}{path}", method=method)  # noqa: S310 - http, loopback
+    message = urllib.request.Request(f"http://{LOOPBACK}:{port}{path}", method=method)
     try:
         with urllib.request.urlopen(message, timeout=timeout_s) as answer:  # noqa: S310
             content: bytes = answer.read()

@@ -93,7 +93,7 @@ def command(
 
 
 def environment(tools: Tools, config: Path | None) -> dict[str, str]:
-    """This process's environment, so that the stub finds this interpreter, its libraries and packages."""
+    """The environment of this process, changed so that the stub finds this interpreter, its libraries and packages."""
     result = dict(os.environ)
 
     def first(name: str, *values: str) -> None:

@@ -12,7 +12,16 @@ def main(paths: list[str]) -> int:
     envoy = Tools.find().envoy
     failed = 0
     for path in paths:
-        command = [envoy, "--mode", "validate", "--disable-hot-restart", "--log-level", "error", "--config-path", path]
+        command = [
+            str(envoy),
+            "--mode",
+            "validate",
+            "--disable-hot-restart",
+            "--log-level",
+            "error",
+            "--config-path",
+            path,
+        ]
         failed |= subprocess.run(command, check=False).returncode
     return failed
 
