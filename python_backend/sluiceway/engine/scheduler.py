@@ -1,0 +1,288 @@
+"""Continuous batching over paged KV blocks: decides what one step computes. No tensors, no clock.
+
+How an engine drives it, all on the engine thread::
+
+    plan = scheduler.schedule()            # blocks for everything planned are allocated in block_table
+    for chunk in plan.prefill:             # compute KV of token_ids[start : start + length]
+        ...
+    for sequence in plan.decode:           # compute KV of token_ids[computed], one token
+        ...
+    scheduler.advance(plan)                # the KV now exists: computed moves on
+    for sequence in plan.sampling:         # decodes and last chunks: their last position's logits
+        sequence.append(token_id)          # are those of the next token
+        if ended:
+            scheduler.finish(sequence)     # blocks are free from here on
+
+Between schedule() and the last append()/finish() no other method may be called. A preempted or
+released sequence recomputes prompt and answer so far as prefill; its last chunk samples the next
+token as after a prompt, so an engine needs no case for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+from itertools import count
+
+from sluiceway.engine.kv_pool import BlockPool
+from sluiceway.engine.protocol import EngineRequest
+from sluiceway.engine.sequence import Sequence, SequenceState
+from sluiceway.engine.waiting_queue import WaitingQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Prefill positions ``start`` to ``start + length``; ``is_last``: the next token is sampled from it."""
+
+    sequence: Sequence
+    start: int
+    length: int
+    is_last: bool
+
+
+@dataclass(slots=True)
+class Plan:
+    """One step. Prefill lengths sum to at most the chunk budget; a sequence occurs once."""
+
+    prefill: list[Chunk] = field(default_factory=list)
+    decode: list[Sequence] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.prefill or self.decode)
+
+    @property
+    def sampling(self) -> list[Sequence]:
+        """Sequences that get a new token this step."""
+        return self.decode + [chunk.sequence for chunk in self.prefill if chunk.is_last]
+
+
+class Scheduler:
+    """A step's cost depends on the batch only, never on how many sequences wait or are paused.
+
+    Every non-empty backlog makes progress, also with all KV blocks in use: the batch's oldest member
+    can always take blocks from those paused longest and then from the newest in the batch.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        block_tokens: int,
+        max_batch_streams: int,
+        prefill_chunk_tokens: int,
+        context_tokens: int,
+    ) -> None:
+        limits = {
+            "kv_block_tokens": block_tokens,
+            "max_batch_streams": max_batch_streams,
+            "prefill_chunk_tokens": prefill_chunk_tokens,
+            "context_tokens": context_tokens,
+        }
+        for name, value in limits.items():
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        self.pool = pool
+        self.block_tokens = block_tokens
+        self.context_tokens = context_tokens
+        self.recomputed_tokens = 0
+        self.sequences: dict[str, Sequence] = {}
+        self._max_batch = max_batch_streams
+        self._chunk_budget = prefill_chunk_tokens
+        self._arrivals = count()
+        self._waiting = WaitingQueue()
+        self._batch: dict[str, Sequence] = {}  # in order of admission
+        # Sequences outside the batch that hold blocks, the first to lose them first.
+        self._paused_holders: OrderedDict[str, Sequence] = OrderedDict()
+        self._resumed_holders: OrderedDict[str, Sequence] = OrderedDict()
+        self._counts: Counter[SequenceState] = Counter()
+
+    def count(self, state: SequenceState) -> int:
+        return self._counts[state]
+
+    def has_work(self) -> bool:
+        return bool(self._batch or self._waiting)
+
+    def submit(self, request: EngineRequest) -> Sequence:
+        """Queue a request. Raises ValueError for a known id, or one that could never be computed."""
+        prompt = len(request.prompt_token_ids)
+        if request.request_id in self.sequences:
+            raise ValueError(f"request_id {request.request_id!r} is already in the engine")
+        if not 0 < prompt < self.context_tokens:
+            raise ValueError(f"prompt_token_ids has {prompt} tokens, must be 1 to {self.context_tokens - 1}")
+        # The last token of an answer is never computed: nothing follows it.
+        longest = max(prompt, min(prompt + request.sampling.max_tokens, self.context_tokens) - 1)
+        needed = self._blocks_for(longest)
+        if needed > self.pool.total:
+            raise ValueError(
+                f"prompt of {prompt} tokens with max_tokens {request.sampling.max_tokens} needs {needed} KV blocks "
+                f"of {self.block_tokens} tokens, the pool has kv_blocks {self.pool.total}"
+            )
+        sequence = Sequence(request, next(self._arrivals))
+        self.sequences[request.request_id] = sequence
+        self._counts[sequence.state] += 1
+        self._waiting.push(sequence)
+        return sequence
+
+    def pause(self, request_id: str) -> None:
+        """Out of the batch or queue, KV kept until somebody needs the blocks."""
+        sequence = self.sequences.get(request_id)
+        if sequence is None or sequence.is_paused:
+            return
+        self._detach(sequence)
+        sequence.is_paused = True
+        if sequence.block_table:
+            self._paused_holders[request_id] = sequence
+        was_dropped = sequence.ever_computed > 0 and not sequence.block_table
+        self._enter(sequence, SequenceState.PREEMPTED if was_dropped else SequenceState.PAUSED)
+
+    def resume(self, request_id: str) -> None:
+        """Back into the queue: with its KV if it still has it, else to be recomputed."""
+        sequence = self.sequences.get(request_id)
+        if sequence is None or not sequence.is_paused:
+            return
+        self._detach(sequence)
+        sequence.is_paused = False
+        if sequence.block_table:
+            self._resumed_holders[request_id] = sequence
+        self._enter(sequence, SequenceState.WAITING)
+        self._waiting.push(sequence)
+
+    def release_kv(self, request_id: str) -> None:
+        """Drop a paused sequence's KV, keep its tokens. Ignored unless paused and holding blocks."""
+        sequence = self._paused_holders.get(request_id)
+        if sequence is not None:
+            self._drop_kv(sequence)
+
+    def set_weight(self, request_id: str, weight: float) -> None:
+        """Queue priority, high first. Raises ValueError unless finite."""
+        if not math.isfinite(weight):
+            raise ValueError(f"weight must be finite, got {weight}")
+        sequence = self.sequences.get(request_id)
+        if sequence is not None and sequence.weight != weight:
+            sequence.weight = weight
+            if sequence.ticket is not None:
+                self._waiting.push(sequence)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Forget a sequence, in any state; its blocks are free on return."""
+        del self.sequences[sequence.request_id]
+        self._detach(sequence)
+        self._counts[sequence.state] -= 1
+        self._free_blocks(sequence)
+
+    def schedule(self) -> Plan:
+        """What to compute now; empty only if nothing waits and nothing is in the batch."""
+        plan = Plan()
+        preempted = self._plan_decodes(plan)
+        budget = self._chunk_budget
+        for sequence in list(self._batch.values()):
+            if budget and not sequence.is_decoding and sequence.request_id in self._batch:
+                budget -= self._plan_chunk(sequence, budget, plan)
+        if not preempted:  # else the victim would come straight back for the blocks just taken from it
+            self._admit(plan, budget)
+        return plan
+
+    def advance(self, plan: Plan) -> None:
+        """Everything in ``plan`` has been computed."""
+        for sequence in plan.decode:
+            self._computed(sequence, 1)
+        for chunk in plan.prefill:
+            self._computed(chunk.sequence, chunk.length)
+            if chunk.is_last:
+                self._enter(chunk.sequence, SequenceState.RUNNING)
+
+    def _computed(self, sequence: Sequence, length: int) -> None:
+        end = sequence.computed + length
+        self.recomputed_tokens += max(0, min(end, sequence.ever_computed) - sequence.computed)
+        sequence.computed = end
+        sequence.ever_computed = max(end, sequence.ever_computed)
+
+    def _plan_decodes(self, plan: Plan) -> bool:
+        """One token for every decoding member, oldest first. Answers whether one was preempted."""
+        preempted = False
+        for sequence in list(self._batch.values()):
+            # The victim is always the newest, so never one that is planned already.
+            while sequence.request_id in self._batch and sequence.is_decoding:
+                if self._reserve(sequence, 1) == 1:
+                    plan.decode.append(sequence)
+                    break
+                self._preempt_newest()
+                preempted = True
+        return preempted
+
+    def _plan_chunk(self, sequence: Sequence, budget: int, plan: Plan) -> int:
+        """Plan as much prefill as budget and blocks allow; tokens planned."""
+        wanted = min(budget, len(sequence.token_ids) - sequence.computed)
+        length = self._reserve(sequence, wanted)
+        # Half-done prefills may hold every block between them; if nothing else moves, the newest yields.
+        while not length and not plan and len(self._batch) > 1:
+            self._preempt_newest()
+            if sequence.request_id not in self._batch:
+                return 0
+            length = self._reserve(sequence, wanted)
+        if length:
+            is_last = sequence.computed + length == len(sequence.token_ids)
+            plan.prefill.append(Chunk(sequence, sequence.computed, length, is_last))
+        return length
+
+    def _admit(self, plan: Plan, budget: int) -> None:
+        while len(self._batch) < self._max_batch and (sequence := self._waiting.head()):
+            if not budget and not sequence.is_decoding:
+                return
+            missing = self._blocks_for(len(sequence.token_ids)) - len(sequence.block_table)
+            in_batch = sum(len(member.block_table) for member in self._batch.values())
+            obtainable = self.pool.total - in_batch - len(sequence.block_table)
+            if missing > obtainable:
+                return
+            self._detach(sequence)
+            self._batch[sequence.request_id] = sequence
+            if sequence.is_decoding:
+                self._enter(sequence, SequenceState.RUNNING)
+                if self._reserve(sequence, 1):
+                    plan.decode.append(sequence)
+            else:
+                self._enter(sequence, SequenceState.PREFILL)
+                budget -= self._plan_chunk(sequence, budget, plan)
+
+    def _reserve(self, sequence: Sequence, tokens: int) -> int:
+        """Extend the block table for up to ``tokens`` more; how many then fit. Takes paused sequences' blocks."""
+        missing = self._blocks_for(sequence.computed + tokens) - len(sequence.block_table)
+        while missing > self.pool.free_count and (self._paused_holders or self._resumed_holders):
+            holders = self._paused_holders or self._resumed_holders
+            self._drop_kv(next(iter(holders.values())))
+        sequence.block_table += self.pool.allocate(max(0, min(missing, self.pool.free_count)))
+        return min(tokens, len(sequence.block_table) * self.block_tokens - sequence.computed)
+
+    def _preempt_newest(self) -> None:
+        victim = self._batch[next(reversed(self._batch))]
+        self._detach(victim)
+        self._drop_kv(victim)
+        self._waiting.push(victim)
+
+    def _drop_kv(self, sequence: Sequence) -> None:
+        """Free the blocks of one outside the batch, keep its tokens and its place in the queue."""
+        self._paused_holders.pop(sequence.request_id, None)
+        self._resumed_holders.pop(sequence.request_id, None)
+        self._free_blocks(sequence)
+        self._enter(sequence, SequenceState.PREEMPTED)
+
+    def _free_blocks(self, sequence: Sequence) -> None:
+        self.pool.free(sequence.block_table)
+        sequence.block_table = []
+        sequence.computed = 0
+
+    def _detach(self, sequence: Sequence) -> None:
+        """Out of whatever collection it is in."""
+        self._waiting.remove(sequence)
+        self._batch.pop(sequence.request_id, None)
+        self._paused_holders.pop(sequence.request_id, None)
+        self._resumed_holders.pop(sequence.request_id, None)
+
+    def _enter(self, sequence: Sequence, state: SequenceState) -> None:
+        self._counts[sequence.state] -= 1
+        sequence.state = state
+        self._counts[state] += 1
+
+    def _blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_tokens)
