@@ -7,18 +7,24 @@ from envoy.extensions.filters.http.grpc_stats.v3 import config_pb2
 
 from sluiceway.core.record import Record
 
+STREAM_PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 GRPC_STATS = "envoy.filters.http.grpc_stats"
 # What Envoy writes as response_code_details when the upstream's own end of stream was passed on whole.
 _COMPLETE = "via_upstream"
 
 
 def read_entry(entry: accesslog_pb2.HTTPAccessLogEntry) -> Record | None:
-    """None for anything that is not a gRPC stream with an id (the grpc_stats filter marks those)."""
+    """None for anything but a token stream with an id.
+
+    The path decides, not the grpc_stats filter state: that is missing until the first message of either
+    side, but the records before it tell that there is a signal, and of clients that leave at once.
+    """
     common = entry.common_properties
-    if not common.stream_id or GRPC_STATS not in common.filter_state_objects:
+    if not common.stream_id or entry.request.path != STREAM_PATH:
         return None
     counts = config_pb2.FilterObject()
-    common.filter_state_objects[GRPC_STATS].Unpack(counts)
+    if GRPC_STATS in common.filter_state_objects:
+        common.filter_state_objects[GRPC_STATS].Unpack(counts)
     ended = common.access_log_type == accesslog_pb2.DownstreamEnd
     flags = [field.name for field, _ in common.response_flags.ListFields()] if ended else []
     details = entry.response.response_code_details
