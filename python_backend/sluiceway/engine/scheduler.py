@@ -2,20 +2,21 @@
 
 How an engine drives it, all on the engine thread::
 
-    plan = scheduler.schedule()            # blocks for everything planned are allocated in block_table
+    plan = scheduler.plan()                # blocks for everything planned are allocated in blocks
     for chunk in plan.prefill:             # compute KV of token_ids[start : start + length]
         ...
     for sequence in plan.decode:           # compute KV of token_ids[computed], one token
         ...
-    scheduler.advance(plan)                # the KV now exists: computed moves on
-    for sequence in plan.sampling:         # decodes and last chunks: their last position's logits
+    scheduler.commit(plan)                 # the KV now exists: computed moves on
+    for sequence in plan.sampled:          # decodes and last chunks: their last position's logits
         sequence.append(token_id)          # are those of the next token
         if ended:
-            scheduler.finish(sequence)     # blocks are free from here on
+            scheduler.remove(sequence.request_id)  # blocks are free from here on
 
-Between schedule() and the last append()/finish() no other method may be called. A preempted or
+Between plan() and the last append()/remove() no other method may be called. A preempted or
 released sequence recomputes prompt and answer so far as prefill; its last chunk samples the next
-token as after a prompt, so an engine needs no case for it.
+token as after a prompt, so an engine needs no case for it. An engine ends a sequence before it
+outgrows capacity_tokens.
 """
 
 from __future__ import annotations
@@ -23,10 +24,8 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
-from itertools import count
 
 from sluiceway.engine.kv_pool import BlockPool
-from sluiceway.engine.protocol import EngineRequest
 from sluiceway.engine.sequence import Sequence, SequenceState
 from sluiceway.engine.waiting_queue import WaitingQueue
 
@@ -42,7 +41,7 @@ class Chunk:
 
 
 @dataclass(slots=True)
-class Plan:
+class StepPlan:
     """One step. Prefill lengths sum to at most the chunk budget; a sequence occurs once."""
 
     prefill: list[Chunk] = field(default_factory=list)
@@ -52,7 +51,7 @@ class Plan:
         return bool(self.prefill or self.decode)
 
     @property
-    def sampling(self) -> list[Sequence]:
+    def sampled(self) -> list[Sequence]:
         """Sequences that get a new token this step."""
         return self.decode + [chunk.sequence for chunk in self.prefill if chunk.is_last]
 
@@ -71,25 +70,21 @@ class Scheduler:
         block_tokens: int,
         max_batch_streams: int,
         prefill_chunk_tokens: int,
-        context_tokens: int,
     ) -> None:
         limits = {
             "kv_block_tokens": block_tokens,
             "max_batch_streams": max_batch_streams,
             "prefill_chunk_tokens": prefill_chunk_tokens,
-            "context_tokens": context_tokens,
         }
         for name, value in limits.items():
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         self.pool = pool
         self.block_tokens = block_tokens
-        self.context_tokens = context_tokens
         self.recomputed_tokens = 0
         self.sequences: dict[str, Sequence] = {}
         self._max_batch = max_batch_streams
         self._chunk_budget = prefill_chunk_tokens
-        self._arrivals = count()
         self._waiting = WaitingQueue()
         self._batch: dict[str, Sequence] = {}  # in order of admission
         # Sequences outside the batch that hold blocks, the first to lose them first.
@@ -103,26 +98,24 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self._batch or self._waiting)
 
-    def submit(self, request: EngineRequest) -> Sequence:
-        """Queue a request. Raises ValueError for a known id, or one that could never be computed."""
-        prompt = len(request.prompt_token_ids)
-        if request.request_id in self.sequences:
-            raise ValueError(f"request_id {request.request_id!r} is already in the engine")
-        if not 0 < prompt < self.context_tokens:
-            raise ValueError(f"prompt_token_ids has {prompt} tokens, must be 1 to {self.context_tokens - 1}")
-        # The last token of an answer is never computed: nothing follows it.
-        longest = max(prompt, min(prompt + request.sampling.max_tokens, self.context_tokens) - 1)
-        needed = self._blocks_for(longest)
-        if needed > self.pool.total:
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens that one sequence could hold with all blocks to itself."""
+        return self.pool.total * self.block_tokens
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a new sequence. Raises ValueError for a known id, or one that could never be computed."""
+        if sequence.request_id in self.sequences:
+            raise ValueError(f"request_id {sequence.request_id!r} is already in the engine")
+        tokens = len(sequence.token_ids)
+        if self._blocks_for(tokens) > self.pool.total:
             raise ValueError(
-                f"prompt of {prompt} tokens with max_tokens {request.sampling.max_tokens} needs {needed} KV blocks "
-                f"of {self.block_tokens} tokens, the pool has kv_blocks {self.pool.total}"
+                f"prompt of {tokens} tokens needs {self._blocks_for(tokens)} KV blocks of {self.block_tokens} tokens, "
+                f"the pool has kv_blocks {self.pool.total}"
             )
-        sequence = Sequence(request, next(self._arrivals))
-        self.sequences[request.request_id] = sequence
+        self.sequences[sequence.request_id] = sequence
         self._counts[sequence.state] += 1
         self._waiting.push(sequence)
-        return sequence
 
     def pause(self, request_id: str) -> None:
         """Out of the batch or queue, KV kept until somebody needs the blocks."""
@@ -131,9 +124,9 @@ class Scheduler:
             return
         self._detach(sequence)
         sequence.is_paused = True
-        if sequence.block_table:
+        if sequence.blocks:
             self._paused_holders[request_id] = sequence
-        was_dropped = sequence.ever_computed > 0 and not sequence.block_table
+        was_dropped = sequence.ever_computed > 0 and not sequence.blocks
         self._enter(sequence, SequenceState.PREEMPTED if was_dropped else SequenceState.PAUSED)
 
     def resume(self, request_id: str) -> None:
@@ -143,7 +136,7 @@ class Scheduler:
             return
         self._detach(sequence)
         sequence.is_paused = False
-        if sequence.block_table:
+        if sequence.blocks:
             self._resumed_holders[request_id] = sequence
         self._enter(sequence, SequenceState.WAITING)
         self._waiting.push(sequence)
@@ -164,16 +157,18 @@ class Scheduler:
             if sequence.ticket is not None:
                 self._waiting.push(sequence)
 
-    def finish(self, sequence: Sequence) -> None:
-        """Forget a sequence, in any state; its blocks are free on return."""
-        del self.sequences[sequence.request_id]
-        self._detach(sequence)
-        self._counts[sequence.state] -= 1
-        self._free_blocks(sequence)
+    def remove(self, request_id: str) -> Sequence | None:
+        """Forget a sequence, in any state; its blocks are free on return. None for an unknown id."""
+        sequence = self.sequences.pop(request_id, None)
+        if sequence is not None:
+            self._detach(sequence)
+            self._counts[sequence.state] -= 1
+            self._free_blocks(sequence)
+        return sequence
 
-    def schedule(self) -> Plan:
+    def plan(self) -> StepPlan:
         """What to compute now; empty only if nothing waits and nothing is in the batch."""
-        plan = Plan()
+        plan = StepPlan()
         preempted = self._plan_decodes(plan)
         budget = self._chunk_budget
         for sequence in list(self._batch.values()):
@@ -183,7 +178,7 @@ class Scheduler:
             self._admit(plan, budget)
         return plan
 
-    def advance(self, plan: Plan) -> None:
+    def commit(self, plan: StepPlan) -> None:
         """Everything in ``plan`` has been computed."""
         for sequence in plan.decode:
             self._computed(sequence, 1)
@@ -198,7 +193,7 @@ class Scheduler:
         sequence.computed = end
         sequence.ever_computed = max(end, sequence.ever_computed)
 
-    def _plan_decodes(self, plan: Plan) -> bool:
+    def _plan_decodes(self, plan: StepPlan) -> bool:
         """One token for every decoding member, oldest first. Answers whether one was preempted."""
         preempted = False
         for sequence in list(self._batch.values()):
@@ -211,8 +206,8 @@ class Scheduler:
                 preempted = True
         return preempted
 
-    def _plan_chunk(self, sequence: Sequence, budget: int, plan: Plan) -> int:
-        """Plan as much prefill as budget and blocks allow; tokens planned."""
+    def _plan_chunk(self, sequence: Sequence, budget: int, plan: StepPlan) -> int:
+        """StepPlan as much prefill as budget and blocks allow; tokens planned."""
         wanted = min(budget, len(sequence.token_ids) - sequence.computed)
         length = self._reserve(sequence, wanted)
         # Half-done prefills may hold every block between them; if nothing else moves, the newest yields.
@@ -226,13 +221,13 @@ class Scheduler:
             plan.prefill.append(Chunk(sequence, sequence.computed, length, is_last))
         return length
 
-    def _admit(self, plan: Plan, budget: int) -> None:
+    def _admit(self, plan: StepPlan, budget: int) -> None:
         while len(self._batch) < self._max_batch and (sequence := self._waiting.head()):
             if not budget and not sequence.is_decoding:
                 return
-            missing = self._blocks_for(len(sequence.token_ids)) - len(sequence.block_table)
-            in_batch = sum(len(member.block_table) for member in self._batch.values())
-            obtainable = self.pool.total - in_batch - len(sequence.block_table)
+            missing = self._blocks_for(len(sequence.token_ids)) - len(sequence.blocks)
+            in_batch = sum(len(member.blocks) for member in self._batch.values())
+            obtainable = self.pool.total - in_batch - len(sequence.blocks)
             if missing > obtainable:
                 return
             self._detach(sequence)
@@ -247,12 +242,12 @@ class Scheduler:
 
     def _reserve(self, sequence: Sequence, tokens: int) -> int:
         """Extend the block table for up to ``tokens`` more; how many then fit. Takes paused sequences' blocks."""
-        missing = self._blocks_for(sequence.computed + tokens) - len(sequence.block_table)
+        missing = self._blocks_for(sequence.computed + tokens) - len(sequence.blocks)
         while missing > self.pool.free_count and (self._paused_holders or self._resumed_holders):
             holders = self._paused_holders or self._resumed_holders
             self._drop_kv(next(iter(holders.values())))
-        sequence.block_table += self.pool.allocate(max(0, min(missing, self.pool.free_count)))
-        return min(tokens, len(sequence.block_table) * self.block_tokens - sequence.computed)
+        sequence.blocks += self.pool.allocate(max(0, min(missing, self.pool.free_count)))
+        return min(tokens, len(sequence.blocks) * self.block_tokens - sequence.computed)
 
     def _preempt_newest(self) -> None:
         victim = self._batch[next(reversed(self._batch))]
@@ -268,8 +263,8 @@ class Scheduler:
         self._enter(sequence, SequenceState.PREEMPTED)
 
     def _free_blocks(self, sequence: Sequence) -> None:
-        self.pool.free(sequence.block_table)
-        sequence.block_table = []
+        self.pool.free(sequence.blocks)
+        sequence.blocks = []
         sequence.computed = 0
 
     def _detach(self, sequence: Sequence) -> None:

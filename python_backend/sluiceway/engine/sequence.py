@@ -21,21 +21,21 @@ class Sequence:
     """Tokens, their KV blocks and how far the KV cache reaches.
 
     token_ids: prompt, then everything generated. computed: how many leading tokens have KV.
-    block_table: block ids in order; the KV of position p lies in block ``block_table[p // block_tokens]``
+    blocks: block ids in order; the KV of position p lies in block ``blocks[p // block_tokens]``
     at offset ``p % block_tokens``. arrival: running number of the submit.
     """
 
     __slots__ = (
-        "arrival", "block_table", "computed", "ever_computed", "is_paused",
+        "arrival", "blocks", "computed", "ever_computed", "is_paused",
         "prompt_length", "request", "state", "ticket", "token_ids", "weight",
     )  # fmt: skip
 
-    def __init__(self, request: EngineRequest, arrival: int) -> None:
+    def __init__(self, *, request: EngineRequest, arrival: int, token_ids: list[int]) -> None:
         self.request = request
         self.arrival = arrival
-        self.token_ids: list[int] = list(request.prompt_token_ids)
-        self.prompt_length = len(self.token_ids)
-        self.block_table: list[int] = []
+        self.token_ids = token_ids
+        self.prompt_length = len(token_ids)
+        self.blocks: list[int] = []
         self.computed = 0
         self.ever_computed = 0
         self.state = SequenceState.WAITING
@@ -48,14 +48,14 @@ class Sequence:
         return self.request.request_id
 
     @property
-    def generated_tokens(self) -> int:
+    def generated(self) -> int:
         return len(self.token_ids) - self.prompt_length
 
     @property
     def is_decoding(self) -> bool:
         """Only the newest generated token has no KV yet."""
-        return self.generated_tokens > 0 and self.computed == len(self.token_ids) - 1
+        return self.generated > 0 and self.computed == len(self.token_ids) - 1
 
     def append(self, token_id: int) -> None:
-        """Add a sampled token. Call after Scheduler.advance()."""
+        """Add a sampled token. Call after Scheduler.commit()."""
         self.token_ids.append(token_id)
