@@ -41,12 +41,8 @@ class Outlet:
     def produced(self) -> Size:
         return self.levels.framed + self._buffer.pending + self.discarded
 
-    @property
-    def is_finished(self) -> bool:
-        """Whether the end of the answer is known here; tokens that still come are dropped."""
-        return self._buffer.is_finished
-
     def add(self, token_ids: tuple[int, ...], text: bytes) -> None:
+        """Tokens made before the engine heard that the answer has ended are dropped, and counted."""
         if self._buffer.is_finished:
             self.discarded += Size(bytes=len(text), tokens=len(token_ids), frames=0)
         else:

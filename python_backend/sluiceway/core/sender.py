@@ -40,8 +40,6 @@ from sluiceway.core.transitions import TRANSITIONS, IllegalEventError, Trigger, 
 from sluiceway.core.watermark import Watermark
 from sluiceway.core.window import DeliveryWindow
 
-_OUT_OF_BATCH = (State.PAUSED, State.PREEMPTED)
-
 
 class BoundedSender:
     """Exactly one FINAL and one StreamClosed on every path; frames within the window, but for one case.
@@ -139,7 +137,7 @@ class BoundedSender:
                 self._final_out = True  # if FINAL was under way, that was its one attempt
             case AbortRequested(reason):
                 self._abort(reason, now, commands)
-            case DeadlineReached():
+            case DeadlineReached():  # pragma: no branch - there is no other event
                 self._act_on_deadline(now, commands)
         self._settle(now, commands)
         return tuple(commands)
@@ -211,22 +209,27 @@ class BoundedSender:
 
     def _settle(self, now: float, commands: list[Command]) -> None:
         """Do whatever the event made possible or necessary."""
-        for frame in self._outlet.ready(may_merge=self._state is State.STREAMING, has_signal=self._has_signal):
-            self._emit(frame, commands)
-        backlog = self._outlet.backlog
-        self._peak_backlog_bytes = max(self._peak_backlog_bytes, backlog.bytes)
-        self._pause_or_resume(self._watermark.update(backlog), now, commands)
+        self._send_ready(commands)
+        before = self._state
+        self._pause_or_resume(self._watermark.update(self._outlet.backlog), now, commands)
+        if self._state is not before:
+            self._send_ready(commands)  # what waited to be merged has nothing more to wait for
+        self._peak_backlog_bytes = max(self._peak_backlog_bytes, self._outlet.backlog.bytes)
         self._watch(now)
         if self._engine_done and self._final_out:
             self._move(Trigger.CLOSED)
             commands.append(StreamClosed(self._finish_reason or FinishReason.ERROR))
+
+    def _send_ready(self, commands: list[Command]) -> None:
+        for frame in self._outlet.ready(may_merge=self._state is State.STREAMING, has_signal=self._has_signal):
+            self._emit(frame, commands)
 
     def _emit(self, frame: Frame, commands: list[Command]) -> None:
         self._finish_reason = frame.finish_reason
         commands.append(SendFrame(frame))
 
     def _pause_or_resume(self, is_above: bool, now: float, commands: list[Command]) -> None:
-        if self._state in _OUT_OF_BATCH and not is_above:
+        if self._state.is_out_of_batch and not is_above:
             self._move(Trigger.AT_LOW)
             commands.append(ResumeGeneration())
             return
@@ -238,11 +241,11 @@ class BoundedSender:
             commands.append(PauseGeneration())
 
     def _watch(self, now: float) -> None:
-        if self._state not in _OUT_OF_BATCH:
+        if not self._state.is_out_of_batch:
             self._pauses.end(now)
-        blocked, paused = self._outlet.is_blocked, self._state in _OUT_OF_BATCH
+        blocked = self._outlet.is_blocked
         waits_for_news = blocked or self._outlet.levels.unconfirmed.frames > 0
         # A stream without a signal may be read perfectly well: only being stuck counts against it.
         self._deadlines.follow(Due.SILENCE, self._has_signal and waits_for_news, now)
-        self._deadlines.follow(Due.SIGNAL, not self._has_signal and (blocked or paused), now)
+        self._deadlines.follow(Due.SIGNAL, not self._has_signal and (blocked or self._state.is_out_of_batch), now)
         self._deadlines.follow(Due.HOLD, self._state is State.PAUSED, now)

@@ -14,3 +14,7 @@ class State(StrEnum):
     PREEMPTED = "preempted"  # out of the batch, KV dropped, tokens kept
     DRAINING = "draining"
     FINISHED = "finished"  # FINAL is out and KV is back
+
+    @property
+    def is_out_of_batch(self) -> bool:
+        return self in (State.PAUSED, State.PREEMPTED)

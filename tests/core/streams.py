@@ -1,0 +1,152 @@
+"""What the sender's tests share: a stream with its window, and the other sides played honestly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from sluiceway.core.commands import (
+    AbortGeneration,
+    CloseSilently,
+    Command,
+    Frame,
+    PauseGeneration,
+    ReleaseKv,
+    ResumeGeneration,
+    SendFrame,
+    StreamClosed,
+)
+from sluiceway.core.events import (
+    DeadlineReached,
+    EngineFinished,
+    Event,
+    FinishReason,
+    FrameSent,
+    TokensProduced,
+)
+from sluiceway.core.limits import Limits, Size
+from sluiceway.core.record import Record
+from sluiceway.core.sender import BoundedSender
+from sluiceway.core.window import DeliveryWindow
+
+OVERHEAD = 10
+LIMITS = Limits(
+    window=Size(bytes=200, tokens=100, frames=8),
+    high=Size(bytes=300, tokens=60, frames=12),
+    low=Size(bytes=40, tokens=10, frames=3),
+    max_frame_bytes=60,
+    merge_frames=4,
+    frame_overhead_bytes=OVERHEAD,
+    release_kv_after_s=2.0,
+    max_silence_s=60.0,
+    signal_timeout_s=5.0,
+    drain_timeout_s=3.0,
+)
+
+
+def limits(**changes: object) -> Limits:
+    return replace(LIMITS, **changes)  # type: ignore[arg-type]
+
+
+@dataclass
+class Stream:
+    """A sender and its window; sends return at once unless ``pump_lags``."""
+
+    limits: Limits = LIMITS
+    now: float = 100.0
+    pump_lags: bool = False
+    frames: list[Frame] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.window = DeliveryWindow(self.limits.window)
+        self.window.open("r")
+        self.sender = BoundedSender("r", self.limits, self.window, self.now)
+        self.returned_sends = 0
+        self.token = 0
+        self.let_out = 0  # frames that Envoy let out
+
+    def do(self, event: Event) -> list[Command]:
+        """All commands that the event led to, those of returned sends included."""
+        commands = list(self.sender.handle(event, self.now))
+        self.frames += [command.frame for command in commands if isinstance(command, SendFrame)]
+        self.commands += commands
+        if not self.pump_lags:
+            commands += self.return_sends()
+        return commands
+
+    def return_sends(self, count: int = 1_000) -> list[Command]:
+        commands: list[Command] = []
+        while self.returned_sends < len(self.frames) and count > 0:
+            self.returned_sends += 1
+            count -= 1
+            more = list(self.sender.handle(FrameSent(self.returned_sends - 1), self.now))
+            self.frames += [command.frame for command in more if isinstance(command, SendFrame)]
+            self.commands += more
+            commands += more
+        return commands
+
+    def produce(self, text: bytes = b"word ", times: int = 1) -> list[Command]:
+        commands: list[Command] = []
+        for _ in range(times):
+            commands += self.do(TokensProduced((self.token,), text))
+            self.token += 1
+        return commands
+
+    def finish(self, reason: FinishReason = FinishReason.STOP) -> list[Command]:
+        return self.do(EngineFinished(reason))
+
+    def deliver(self, frames: int | None = None) -> list[Command]:
+        """Envoy reports that ``frames`` more (None: all that were handed out) are with the client."""
+        self.let_out = len(self.frames) if frames is None else min(self.let_out + frames, len(self.frames))
+        size = sum(frame.wire_bytes for frame in self.frames[: self.let_out])
+        return self.report(Record("rpc", self.let_out, size, size))
+
+    def report(self, record: Record) -> list[Command]:
+        return self.do(self.window.observe(record)["r"])
+
+    def at(self, now: float) -> list[Command]:
+        """The clock is at ``now`` and the driver says so."""
+        self.now = now
+        return self.do(DeadlineReached())
+
+    @property
+    def text(self) -> str:
+        return "".join(frame.text for frame in self.frames)
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [token for frame in self.frames for token in frame.token_ids]
+
+    def kinds(self) -> list[str]:
+        """The commands that are not frames, by name."""
+        return [type(command).__name__ for command in self.commands if not isinstance(command, SendFrame)]
+
+
+def names(commands: list[Command]) -> list[str]:
+    return [type(command).__name__ for command in commands]
+
+
+def check_whole_life(commands: list[Command]) -> None:
+    """What holds for every stream, however it went."""
+    finals = [
+        command
+        for command in commands
+        if isinstance(command, CloseSilently)
+        or (isinstance(command, SendFrame) and command.frame.finish_reason is not None)
+    ]
+    assert len(finals) <= 1
+    if finals:
+        after = commands[commands.index(finals[0]) + 1 :]
+        assert not any(isinstance(command, SendFrame) for command in after)
+    closed = [command for command in commands if isinstance(command, StreamClosed)]
+    assert len(closed) <= len(finals)
+    if closed:
+        assert commands[-1] is closed[0]
+    assert sum(isinstance(command, AbortGeneration) for command in commands) <= 1
+    turns = [command for command in commands if isinstance(command, PauseGeneration | ResumeGeneration | ReleaseKv)]
+    expected_before = {PauseGeneration: (ResumeGeneration, type(None)), ReleaseKv: (PauseGeneration,),
+                       ResumeGeneration: (PauseGeneration, ReleaseKv)}  # fmt: skip
+    for before, command in zip([None, *turns], turns, strict=False):
+        assert isinstance(before, expected_before[type(command)])
+    sequences = [command.frame.sequence for command in commands if isinstance(command, SendFrame)]
+    assert sequences == list(range(len(sequences)))
