@@ -23,6 +23,7 @@ from sluiceway.cli.bench.harness import NAIVE_MODELS, BenchContext, ScenarioResu
 from sluiceway.cli.bench.holders import Holders
 from sluiceway.cli.bench.network import SERVER_ADDRESS, CutNetwork, require_tools
 from sluiceway.cli.bench.promise import Promise
+from sluiceway.cli.bench.readers import Leave
 from sluiceway.cli.bench.stats import percentile, summary
 from sluiceway.cli.envoy import EnvoyOverrides
 from sluiceway.cli.stack import Stack
@@ -53,6 +54,8 @@ CROWDED: dict[str, Any] = {
 CROWD_PAUSED_TOKENS = 4000
 CROWD_FINISHED_TOKENS = 48  # 4,096 bytes of window take about 30
 NAIVE_STEP_S = 0.02
+NAIVE_TOKENS = 1500
+NAIVE_PLAN = [("active", Leave.FIN, True), ("finished", Leave.TCP_RST, True), ("active", Leave.RST_STREAM, False)]
 # Envoy takes about 128 KiB a stream; only what comes after that queues in Triton.
 NAIVE_FILL_S = 45.0
 
@@ -125,8 +128,8 @@ def _repeated(stack: Stack, situation: Situation, way: str, repeats: int) -> Ite
 def _half_open(context: BenchContext) -> dict[str, Any]:
     clients = context.count(4, 2)
     # The file's own clocks take a minute and a half; the short run proves the mechanism with shorter ones.
-    pings = {"ping_interval_s": 2.0, "ping_timeout_s": 4.0} if context.quick else {}
-    overrides = EnvoyOverrides(listener_address=SERVER_ADDRESS, **pings)
+    interval_s, timeout_s = (2.0, 4.0) if context.quick else (None, None)
+    overrides = EnvoyOverrides(listener_address=SERVER_ADDRESS, ping_interval_s=interval_s, ping_timeout_s=timeout_s)
     configured_s = half_open.configured_s(overrides)
     with CutNetwork() as network, context.stack("half-open", LEAVING, envoy_overrides=overrides) as stack:
         context.note(f"dropping every packet; configured to notice within {configured_s:g} s")
@@ -135,10 +138,11 @@ def _half_open(context: BenchContext) -> dict[str, Any]:
 
 
 def _crowd(context: BenchContext) -> dict[str, Any]:
-    combinations = list(product(crowd.moments(CROWD_PAUSED_TOKENS, CROWD_FINISHED_TOKENS), crowd.LEAVES))
+    moments = crowd.moments(CROWD_PAUSED_TOKENS, CROWD_FINISHED_TOKENS)
+    combinations = list(product(moments, crowd.LEAVES, (False, True)))
     wanted = context.count(20, 5)
-    # A stride that shares no factor with the nine combinations visits all of them, short runs mixed ones.
-    plan = [combinations[(4 * n) % len(combinations)] for n in range(wanted)]
+    # A stride that shares no factor with the 18 combinations visits all of them, short runs mixed ones.
+    plan = [combinations[(7 * n) % len(combinations)] for n in range(wanted)]
     done = []
     with context.stack("crowd", CROWDED) as stack:
         start = wait_until_idle(stack)
@@ -152,12 +156,12 @@ def _crowd(context: BenchContext) -> dict[str, Any]:
 
 
 def _naive(context: BenchContext) -> dict[str, Any]:
-    leaves = list(crowd.LEAVES)[: context.count(3, 1)]
+    plan = NAIVE_PLAN[: context.count(3, 1)]
     done = []
     config = {"engine": {"step_s": NAIVE_STEP_S}}
     with context.stack("crowd-naive", config, model_repository=NAIVE_MODELS, with_backend_admin=False) as stack:
         context.note(f"the naive model: {CROWD} clients that never read, for {NAIVE_FILL_S:g} s a round")
-        for each in crowd.naive_rounds(stack, leaves, CROWD, NAIVE_FILL_S):
+        for each in crowd.naive_rounds(stack, plan, CROWD, NAIVE_TOKENS, NAIVE_FILL_S):
             context.note(f"naive, {each.leave}: {'CRASHED' if each.crashed else 'stayed up'}")
             done.append(each)
     return crowd.summary(done)

@@ -14,7 +14,8 @@ from typing import Any
 import psutil
 
 from sluiceway.cli.bench.departures import connection_settings, finished_entries, wait_until, wait_until_idle
-from sluiceway.cli.bench.readers import Leave, Never, Normal, RawStream, ReaderLoop, StreamRequest
+from sluiceway.cli.bench.readers import Leave, Never, Normal, ReaderLoop, StreamRequest
+from sluiceway.cli.process import is_alive
 from sluiceway.cli.stack import Stack
 
 LEAVES = (Leave.RST_STREAM, Leave.FIN, Leave.TCP_RST)
@@ -46,6 +47,7 @@ def _until_paused(stack: Stack, ids: list[str]) -> None:
 class Round:
     moment: str
     leave: str
+    shared_connection: bool
     clients: int
     crashed: bool
     answered_after_s: float
@@ -62,64 +64,82 @@ def moments(paused_tokens: int, finished_tokens: int) -> tuple[Moment, ...]:
     )
 
 
-def rounds(stack: Stack, plan: list[tuple[Moment, Leave]], clients: int) -> Iterator[Round]:
+def rounds(stack: Stack, plan: list[tuple[Moment, Leave, bool]], clients: int) -> Iterator[Round]:
     """Run the rounds one by one. Raises TimeoutError if the crowd cannot be brought about, or a crashed
     stack does not come back.
     """
-    for number, (moment, leave) in enumerate(plan):
+    for number, (moment, leave, shared) in enumerate(plan):
         ids = [f"crowd-{number}-{client}" for client in range(clients)]
         with ReaderLoop() as loop:
-            streams = open_crowd(loop, stack, ids, moment.max_tokens)
+            crowd = Crowd(loop, stack, ids, moment.max_tokens, shared=shared)
             moment.wait(stack, ids)
-            crashed, answered_after_s = leave_and_look(stack, loop, streams, leave)
+            crashed, answered_after_s = leave_and_look(stack, loop, crowd, leave)
         wait_until_idle(stack)
         yield Round(
             moment=moment.name,
             leave=leave,
+            shared_connection=shared,
             clients=clients,
             crashed=crashed,
             answered_after_s=answered_after_s,
         )
 
 
-def naive_rounds(stack: Stack, leaves: list[Leave], clients: int, fill_s: float) -> Iterator[Round]:
-    """The same crowd in front of a model that sends whatever it makes; it leaves after ``fill_s``."""
-    for number, leave in enumerate(leaves):
+def naive_rounds(
+    stack: Stack, plan: list[tuple[str, Leave, bool]], clients: int, tokens: int, fill_s: float
+) -> Iterator[Round]:
+    """The same crowd in front of a model that sends whatever it makes.
+
+    It leaves after ``fill_s``; by then the answers of ``tokens`` are finished, or ("active") still go on.
+    """
+    for number, (moment, leave, shared) in enumerate(plan):
         ids = [f"naive-{number}-{client}" for client in range(clients)]
         with ReaderLoop() as loop:
-            streams = open_crowd(loop, stack, ids, max_tokens=100_000)
+            asked = tokens if moment == "finished" else 100 * tokens
+            crowd = Crowd(loop, stack, ids, asked, shared=shared)
             time.sleep(fill_s)
-            crashed, answered_after_s = leave_and_look(stack, loop, streams, leave)
+            crashed, answered_after_s = leave_and_look(stack, loop, crowd, leave)
         yield Round(
-            moment="active",
+            moment=moment,
             leave=leave,
+            shared_connection=shared,
             clients=clients,
             crashed=crashed,
             answered_after_s=answered_after_s,
         )
 
 
-def open_crowd(loop: ReaderLoop, stack: Stack, ids: list[str], max_tokens: int) -> list[RawStream]:
-    """One connection and one stream each; none of them ever reads."""
-    return [
-        loop.open(
-            loop.connect(connection_settings(stack)),
-            StreamRequest(prompt="river", max_tokens=max_tokens, sampling={"temperature": 0}, client_id=name),
-            Never(),
-        )
-        for name in ids
-    ]
+class Crowd:
+    """Clients with one stream each, on a connection each or all on one; none of them ever reads."""
+
+    def __init__(self, loop: ReaderLoop, stack: Stack, ids: list[str], max_tokens: int, *, shared: bool) -> None:
+        self._loop = loop
+        shared_connection = loop.connect(connection_settings(stack)) if shared else None
+        self._pairs = []
+        for name in ids:
+            connection = shared_connection or loop.connect(connection_settings(stack))
+            request = StreamRequest(prompt="river", max_tokens=max_tokens, sampling={"temperature": 0}, client_id=name)
+            self._pairs.append((connection, loop.open(connection, request, Never())))
+
+    def leave(self, how: Leave) -> None:
+        """All in one turn of the loop, so that the server hears of it at once."""
+
+        def everybody() -> None:
+            for connection, stream in self._pairs:
+                if not stream.ended:
+                    connection.leave(stream, how)
+
+        self._loop.call(everybody)
 
 
-def leave_and_look(stack: Stack, loop: ReaderLoop, streams: list[RawStream], leave: Leave) -> tuple[bool, float]:
+def leave_and_look(stack: Stack, loop: ReaderLoop, crowd: Crowd, leave: Leave) -> tuple[bool, float]:
     """All leave; did tritonserver or the stub die, and after how long did a new request get its answer?"""
     before = _server_processes(stack)
-    for stream in streams:
-        loop.leave(stream, leave)
+    crowd.leave(leave)
     left_at = time.monotonic()
     crashed = False
     while time.monotonic() < left_at + CRASH_SHOWS_WITHIN_S and not crashed:
-        crashed = any(not process.is_running() or _is_zombie(process) for process in before)
+        crashed = not all(is_alive(process) for process in before)
         time.sleep(0.05)
     return crashed, _answered(stack, loop) - left_at
 
@@ -127,13 +147,6 @@ def leave_and_look(stack: Stack, loop: ReaderLoop, streams: list[RawStream], lea
 def _server_processes(stack: Stack) -> list[psutil.Process]:
     pids = stack.pids()
     return [psutil.Process(pids[name]) for name in ("tritonserver", "stub") if name in pids]
-
-
-def _is_zombie(process: psutil.Process) -> bool:
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def _answered(stack: Stack, loop: ReaderLoop) -> float:

@@ -25,7 +25,7 @@ from sluiceway.cli.stack import Stack
 STATE_TIMEOUT_S = 30.0
 POLL_S = 0.02
 SMALL_WINDOW = 4096
-LONG_PROMPT_WORDS = 3000
+LONG_PROMPT_WORDS = 600  # 3,600 tokens of the scripted engine
 _numbers = itertools.count()
 
 
@@ -47,14 +47,13 @@ class Situation(enum.StrEnum):
 
     def holds(self, stream: Mapping[str, Any]) -> bool:
         """Is this entry of /statistics in this situation?"""
-        produced, blocks = stream["produced"]["tokens"], stream["kv_blocks"]
         match self:
             case Situation.QUEUED:
-                return bool(produced == 0 and blocks == 0)
+                return bool(stream["engine_state"] == "waiting")
             case Situation.PREFILL:
-                return bool(produced == 0 and blocks > 0)
+                return bool(stream["engine_state"] == "prefill")
             case Situation.DECODING:
-                return bool(stream["state"] == "streaming" and produced >= 5)
+                return bool(stream["state"] == "streaming" and stream["produced"]["tokens"] >= 5)
             case Situation.PAUSED:
                 return bool(stream["state"] == "paused")
 

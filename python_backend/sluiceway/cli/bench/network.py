@@ -21,7 +21,7 @@ CLONE_NEWNET = 0x40000000
 PACKAGES = {"ip": "iproute2", "iptables": "iptables"}
 
 
-class NetworkUnavailableError(RuntimeError):
+class NetworkUnavailableError(OSError):
     """No network namespace can be made on this machine; the message says what is missing."""
 
 

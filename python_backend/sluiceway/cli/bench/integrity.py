@@ -1,0 +1,183 @@
+"""``bench integrity``: slow readers get the reference text and token ids, pauses and merged frames or not."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sluiceway.cli.bench.departures import finished_entries
+from sluiceway.cli.bench.harness import BenchContext, ScenarioResult
+from sluiceway.cli.bench.promise import Promise
+from sluiceway.cli.bench.readers import (
+    Alternate,
+    Bursts,
+    ConnectionSettings,
+    Dribble,
+    Normal,
+    Rate,
+    RawStream,
+    ReaderLoop,
+    Reading,
+    ReadingPolicy,
+    StopAfter,
+    StreamRequest,
+)
+from sluiceway.cli.bench.reference import Answer, scripted, uninterrupted
+from sluiceway.cli.setup import REPOSITORY
+from sluiceway.cli.stack import Stack
+from sluiceway.runtime.config import model_dir
+from sluiceway.runtime.config_file import load_config
+from sluiceway.runtime.engines import build_engine
+
+MODEL_SETTINGS = REPOSITORY / "model_repository" / "llm" / "sluiceway.yaml"
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+SMALL_WATERMARKS = {
+    "window": {"bytes": 4096, "tokens": 64, "frames": 16},
+    "high": {"bytes": 4096, "tokens": 48, "frames": 48},
+    "low": {"bytes": 1024, "tokens": 12, "frames": 12},
+    "merge_frames": 4,
+    "max_frame_bytes": 1024,
+    "release_kv_after_s": 0.3,
+}
+SCRIPTED: dict[str, Any] = {
+    "engine": {"kind": "scripted", "step_s": 0.01, "script": "unicode", "max_batch_streams": 64},
+    "flow_control": SMALL_WATERMARKS,
+}
+TORCH: dict[str, Any] = {"engine": {"kind": "torch"}, "flow_control": SMALL_WATERMARKS}
+PROMPTS = (
+    "Tell a short story about a river, in plain words.",
+    "日本語で、川について短い文を書いてください。",
+    "A family 👨‍👩‍👧‍👦 and a flag 🏳️‍🌈: what do you see?",
+    "Why does a kettle sing before it boils?",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habit:
+    """A kind of reader. ``is_slow``: it must have been paused at least once, or the run proves nothing."""
+
+    name: str
+    policy: ReadingPolicy
+    window: int = 4096
+    is_slow: bool = True
+    stops_first_s: float = 0.0
+
+
+HABITS = (
+    Habit(name="normal", policy=Normal(), window=65_535, is_slow=False),
+    Habit(name="2 KB/s", policy=Rate(2000)),
+    Habit(name="1-byte segments", policy=Dribble(2000)),
+    Habit(name="64 KiB bursts", policy=Bursts(65_536, max_wait_s=3), window=65_535, is_slow=False),
+    Habit(name="reads 0.3 s, stops 2 s", policy=Alternate(0.3, 2.0)),
+    Habit(name="reads nothing for 5 s", policy=Normal(), stops_first_s=5.0),
+)
+
+
+def run(context: BenchContext) -> ScenarioResult:
+    tokens = context.count(1500, 500)
+    script = _arm(context, "scripted", SCRIPTED, tokens, clients=context.count(4, 2))
+    torch = _arm(context, "torch", TORCH, context.count(128, 96), clients=1)
+    arms = {"scripted": script, "torch": torch}
+    rows = [row for arm in arms.values() for row in arm["streams"]]
+    unpaused = sum(row["pauses"] == 0 for row in rows if row["must_pause"])
+    promises = [
+        Promise.exactly("texts_differing", sum(row["text_differs"] for row in rows), 0, "streams"),
+        Promise.exactly("token_ids_differing", sum(row["token_ids_differ"] for row in rows), 0, "streams"),
+        Promise.exactly(
+            "replacement_chars_added", sum(row["replacement_chars_added"] for row in rows), 0, "characters"
+        ),
+        Promise.exactly("frames_out_of_order", sum(row["frames_out_of_order"] for row in rows), 0, "streams"),
+        Promise.exactly("slow_readers_never_paused", unpaused, 0, "streams"),
+        Promise.at_least("recomputed_streams", sum(row["kv_releases"] > 0 for row in rows), 1, "streams"),
+    ]
+    settings = {"scripted": SCRIPTED, "torch": TORCH, "max_tokens": tokens, "prompts": PROMPTS}
+    return ScenarioResult(settings=settings, arms=arms, promises=promises)
+
+
+def _arm(context: BenchContext, name: str, config: Mapping[str, Any], tokens: int, clients: int) -> dict[str, Any]:
+    """``clients`` readers of each habit at once, each with a prompt of its own turn."""
+    context.note(f"{name}: the reference answers, in this process, uninterrupted")
+    references = dict(zip(PROMPTS, _references(config, tokens), strict=True))
+    readers = [(habit, n) for n in range(clients) for habit in HABITS]
+    with context.stack(name, config) as stack, ReaderLoop() as loop:
+        context.note(f"{name}: {len(readers)} readers of {len(HABITS)} habits, {tokens} tokens each")
+        began = time.monotonic()
+        requests = [
+            StreamRequest(
+                prompt=PROMPTS[number % len(PROMPTS)],
+                max_tokens=tokens,
+                sampling={"temperature": 0},
+                client_id=f"{name}-{number}",
+            )
+            for number in range(len(readers))
+        ]
+        streams = [_open(loop, stack, habit, request) for (habit, _), request in zip(readers, requests, strict=True)]
+        _let_stopped_ones_read(loop, readers, streams)
+        _wait(streams, timeout_s=240)
+        took = time.monotonic() - began
+        entries = finished_entries(stack, [request.client_id for request in requests])
+    rows = [
+        _compare(habit, stream.reading, references[request.prompt], entries[request.client_id])
+        for (habit, _), stream, request in zip(readers, streams, requests, strict=True)
+    ]
+    return {"took_s": round(took, 1), "tokens_asked": tokens, "streams": rows}
+
+
+def _references(config: Mapping[str, Any], tokens: int) -> list[Answer]:
+    if config["engine"]["kind"] == "scripted":
+        return scripted(config, PROMPTS, tokens)
+    settings = load_config(MODEL_SETTINGS)
+    where = model_dir(settings, MODEL_SETTINGS, os.environ.get("SLUICEWAY_MODEL_DIR"))
+    return uninterrupted(build_engine(settings.engine, where), PROMPTS, tokens)
+
+
+def _open(loop: ReaderLoop, stack: Stack, habit: Habit, request: StreamRequest) -> RawStream:
+    connection = loop.connect(ConnectionSettings(port=stack.ports.envoy, stream_window=habit.window))
+    return loop.open(connection, request, StopAfter(0) if habit.stops_first_s else habit.policy)
+
+
+def _let_stopped_ones_read(
+    loop: ReaderLoop, readers: Sequence[tuple[Habit, int]], streams: Sequence[RawStream]
+) -> None:
+    stopped = [(habit, stream) for (habit, _), stream in zip(readers, streams, strict=True) if habit.stops_first_s]
+    time.sleep(max(habit.stops_first_s for habit, _ in stopped))
+    for habit, stream in stopped:
+        loop.set_policy(stream, habit.policy)
+
+
+def _wait(streams: Sequence[RawStream], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    for stream in streams:
+        if not stream.wait(max(0.0, deadline - time.monotonic())):
+            raise TimeoutError(f"{stream.reading.client_id} got no end within {timeout_s:g} s")
+
+
+def _compare(habit: Habit, reading: Reading, reference: Answer, entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "client_id": reading.client_id,
+        "habit": habit.name,
+        "must_pause": habit.is_slow,
+        "tokens": len(reading.token_ids),
+        "frames": len(reading.frames),
+        "finish_reason": reading.finish_reason,
+        "error": reading.error,
+        "text_differs": reading.text != reference.text,
+        "token_ids_differ": tuple(reading.token_ids) != reference.token_ids,
+        "replacement_chars_added": max(0, reading.text.count(REPLACEMENT) - reference.text.count(REPLACEMENT)),
+        "frames_out_of_order": not _in_order(reading),
+        "pauses": entry["pauses"],
+        "kv_releases": entry["kv_releases"],
+    }
+
+
+def _in_order(reading: Reading) -> bool:
+    """Sequence numbers 0, 1, 2, ...; every frame begins at the token after the last one's."""
+    tokens = 0
+    for number, ((sequence, first), count) in enumerate(zip(reading.frames, reading.token_counts, strict=True)):
+        if (sequence, first) != (number, tokens):
+            return False
+        tokens += count
+    return tokens == len(reading.token_ids)
