@@ -102,7 +102,7 @@ def demo(
     / "demo.json",
 ) -> None:
     """Readers, readers that stopped, and one that vanishes, on the real model; exit 1 if a promise breaks."""
-    from sluiceway.cli.demo import run_demo  # brings the readers and the live table with it
+    from sluiceway.cli.demo.run import run_demo  # brings the readers and the live table with it
 
     raise typer.Exit(0 if run_demo(out) else 1)
 
