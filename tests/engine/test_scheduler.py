@@ -88,6 +88,22 @@ def test_longest_paused_loses_its_kv_before_a_running_one_is_preempted() -> None
     assert [s.state.value for s in sequences] == ["paused", "preempted", "running"]
 
 
+def test_a_resumed_one_that_waits_for_a_slot_loses_its_kv_after_the_paused() -> None:
+    scheduler = make(blocks=3, batch=1)
+    sequences = []
+    for name in "ab":
+        sequences.append(add(scheduler, name, 2))
+        step(scheduler)
+        scheduler.pause(name)
+    sequences.append(add(scheduler, "c", 2))
+    step(scheduler)
+    scheduler.resume("b")
+    for _ in range(3):
+        step(scheduler)
+    assert [s.state.value for s in sequences] == ["preempted", "waiting", "running"]
+    assert len(sequences[1].blocks) == 1
+
+
 def test_paused_keeps_kv_until_released_and_recomputes_after() -> None:
     scheduler = make()
     sequence = add(scheduler, "a", 5)
@@ -186,6 +202,7 @@ def test_any_interleaving_leaks_nothing_and_ends(operations: list[tuple[str, int
         assert len(set(held)) == len(held) == scheduler.pool.used_count
         states = [s.state for s in scheduler.sequences.values()]
         assert all(scheduler.count(state) == states.count(state) for state in SequenceState)
+        assert states.count(SequenceState.PREFILL) <= 1
         assert states.count(SequenceState.RUNNING) + states.count(SequenceState.PREFILL) <= batch
     for request_id in list(scheduler.sequences):
         scheduler.resume(request_id)

@@ -169,13 +169,13 @@ class Scheduler:
     def plan(self) -> StepPlan:
         """What to compute now; empty only if nothing waits and nothing is in the batch."""
         plan = StepPlan()
-        preempted = self._plan_decodes(plan)
+        self._plan_decodes(plan)
         budget = self._chunk_budget
-        for sequence in list(self._batch.values()):
-            if budget and not sequence.is_decoding and sequence.request_id in self._batch:
+        # One at most: another is admitted only when budget and blocks are left over, so none was cut short.
+        for sequence in self._batch.values():
+            if not sequence.is_decoding:
                 budget -= self._plan_chunk(sequence, budget, plan)
-        if not preempted:  # else the victim would come straight back for the blocks just taken from it
-            self._admit(plan, budget)
+        self._admit(plan, budget)
         return plan
 
     def commit(self, plan: StepPlan) -> None:
@@ -193,9 +193,8 @@ class Scheduler:
         sequence.computed = end
         sequence.ever_computed = max(end, sequence.ever_computed)
 
-    def _plan_decodes(self, plan: StepPlan) -> bool:
-        """One token for every decoding member, oldest first. Answers whether one was preempted."""
-        preempted = False
+    def _plan_decodes(self, plan: StepPlan) -> None:
+        """One token for every decoding member, oldest first; who is preempted for it is queued again."""
         for sequence in list(self._batch.values()):
             # The victim is always the newest, so never one that is planned already.
             while sequence.request_id in self._batch and sequence.is_decoding:
@@ -203,19 +202,11 @@ class Scheduler:
                     plan.decode.append(sequence)
                     break
                 self._preempt_newest()
-                preempted = True
-        return preempted
 
     def _plan_chunk(self, sequence: Sequence, budget: int, plan: StepPlan) -> int:
         """StepPlan as much prefill as budget and blocks allow; tokens planned."""
         wanted = min(budget, len(sequence.token_ids) - sequence.computed)
         length = self._reserve(sequence, wanted)
-        # Half-done prefills may hold every block between them; if nothing else moves, the newest yields.
-        while not length and not plan and len(self._batch) > 1:
-            self._preempt_newest()
-            if sequence.request_id not in self._batch:
-                return 0
-            length = self._reserve(sequence, wanted)
         if length:
             is_last = sequence.computed + length == len(sequence.token_ids)
             plan.prefill.append(Chunk(sequence, sequence.computed, length, is_last))
