@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from itertools import islice
 
 from sluiceway.core.commands import Frame
 from sluiceway.core.events import Progress
@@ -30,11 +29,13 @@ class WindowStatistics:
     has_signal: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Entry:
+    """``end``: where the frame ends in the RPC's body, in bytes; known once it is forwarded."""
+
     request_id: str
-    wire_bytes: int
-    tokens: int
+    size: Size
+    end: float = 0.0
 
 
 class DeliveryWindow:
@@ -47,14 +48,12 @@ class DeliveryWindow:
     def __init__(self, limit: Size) -> None:
         self._limit = limit
         self._open: dict[str, Progress] = {}
-        self._entries: deque[_Entry] = deque()  # sent and not delivered, oldest first
+        self._sent: deque[_Entry] = deque()  # and not forwarded, oldest first
+        self._forwarded: deque[_Entry] = deque()  # and not delivered
         self._in_flight = Size.ZERO
-        self._sent_frames = 0
-        self._forwarded_frames = 0
-        self._delivered_frames = 0
-        self._forwarded_bytes = 0  # of the entries that are forwarded and not delivered
+        self._sent_frames = self._forwarded_frames = self._delivered_frames = 0
         self._foreign_messages = 0
-        self._wire_bytes = self._body_bytes = 0
+        self._body_bytes = self._wire_bytes = 0
         self._surplus_bytes = 0  # body - (wire - header)
         self._lowest_surplus_bytes = 0
         self.has_signal = False
@@ -82,13 +81,13 @@ class DeliveryWindow:
     def admits(self, wire_bytes: int, tokens: int) -> bool:
         """Whether a frame of that size may be sent now; alone, any frame may."""
         after = self._in_flight + Size(bytes=wire_bytes, tokens=tokens, frames=1)
-        return not self._entries or not after.exceeds(self._limit)
+        return self._in_flight.frames == 0 or not after.exceeds(self._limit)
 
     def sent(self, request_id: str, frame: Frame) -> None:
         """Book a frame, before send() runs: Envoy may count the message before send() returns."""
-        entry = _Entry(request_id, frame.wire_bytes, len(frame.token_ids))
-        self._entries.append(entry)
-        self._in_flight += Size(bytes=entry.wire_bytes, tokens=entry.tokens, frames=1)
+        size = Size(bytes=frame.wire_bytes, tokens=len(frame.token_ids), frames=1)
+        self._sent.append(_Entry(request_id, size))
+        self._in_flight += size
         self._sent_frames += 1
 
     def observe(self, record: Record) -> dict[str, Progress]:
@@ -96,12 +95,12 @@ class DeliveryWindow:
         self.has_signal = not record.expired
         if record.wire_bytes < self._wire_bytes or record.body_bytes < self._body_bytes:
             return dict(self._open)  # an older record, come late: what Envoy held then is not what it holds now
-        self._wire_bytes, self._body_bytes = record.wire_bytes, record.body_bytes
         self._foreign_messages = max(self._foreign_messages, record.messages - self._sent_frames)
-        self._forward(record.messages - self._foreign_messages)
+        self._forward(record.messages - self._foreign_messages, record.body_bytes)
+        self._wire_bytes = record.wire_bytes
         self._surplus_bytes = record.body_bytes - (record.wire_bytes - record.header_bytes)
         self._lowest_surplus_bytes = min(self._lowest_surplus_bytes, self._surplus_bytes)
-        self._deliver()
+        self._deliver(record.body_bytes - self.lag_bytes)
         return dict(self._open)
 
     def statistics(self) -> WindowStatistics:
@@ -115,23 +114,31 @@ class DeliveryWindow:
             has_signal=self.has_signal,
         )
 
-    def _forward(self, frames: int) -> None:
-        waiting = self._forwarded_frames - self._delivered_frames
-        for entry in islice(self._entries, waiting, max(waiting, frames - self._delivered_frames)):
-            self._forwarded_frames += 1
-            self._forwarded_bytes += entry.wire_bytes
-            if (levels := self._open.get(entry.request_id)) is not None:
-                self._open[entry.request_id] = Progress(levels.forwarded_frames + 1, levels.delivered_frames)
+    def _forward(self, frames: int, body_bytes: int) -> None:
+        """Frames since the last record share the body's growth in proportion to their booked sizes.
 
-    def _deliver(self) -> None:
-        """Confirm forwarded frames, oldest first, as long as the ones behind still cover the lag."""
-        while self._delivered_frames < self._forwarded_frames:
-            entry = self._entries[0]
-            if self._forwarded_bytes - entry.wire_bytes < self.lag_bytes:
-                return
-            self._entries.popleft()
+        So a wrong ``frame_overhead_bytes`` shifts ends within one record's batch and never adds up.
+        """
+        batch = [self._sent.popleft() for _ in range(frames - self._forwarded_frames)]
+        booked = sum(entry.size.bytes for entry in batch)
+        growth = body_bytes - self._body_bytes
+        passed = 0
+        for entry in batch:
+            passed += entry.size.bytes
+            # At least the last end is exact: nothing is left behind in a drained stream.
+            entry.end = body_bytes if passed == booked else self._body_bytes + growth * passed / booked
+            self._advance(entry.request_id, forwarded=1)
+        self._forwarded.extend(batch)
+        self._forwarded_frames += len(batch)
+        self._body_bytes = body_bytes
+
+    def _deliver(self, let_out_bytes: int) -> None:
+        while self._forwarded and self._forwarded[0].end <= let_out_bytes:
+            entry = self._forwarded.popleft()
+            self._in_flight -= entry.size
             self._delivered_frames += 1
-            self._forwarded_bytes -= entry.wire_bytes
-            self._in_flight -= Size(bytes=entry.wire_bytes, tokens=entry.tokens, frames=1)
-            if (levels := self._open.get(entry.request_id)) is not None:
-                self._open[entry.request_id] = Progress(levels.forwarded_frames, levels.delivered_frames + 1)
+            self._advance(entry.request_id, delivered=1)
+
+    def _advance(self, request_id: str, *, forwarded: int = 0, delivered: int = 0) -> None:
+        if (levels := self._open.get(request_id)) is not None:
+            self._open[request_id] = Progress(levels.forwarded_frames + forwarded, levels.delivered_frames + delivered)
