@@ -18,15 +18,16 @@ class StopMatcher:
     def feed(self, data: bytes) -> tuple[bytes, bool]:
         """What may be shown now, and whether a stop string was found (the text then ends before it).
 
-        Of several matches the one that starts first counts.
+        Of several matches the one complete first counts (the longest of those that end together): the
+        only choice that does not depend on how the text was cut into calls.
         """
         if not self._stops:
             return data, False
         text = self._held + data
-        starts = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
-        if starts:
+        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
+        if found:
             self._held = b""
-            return text[: min(starts)], True
+            return text[: min(found)[1]], True
         keep = max(self._overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep], False
