@@ -1,0 +1,1 @@
+"""The shells around the core: threads, clock, Triton, configuration. Nothing here decides about a stream."""

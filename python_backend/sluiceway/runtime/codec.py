@@ -1,0 +1,156 @@
+"""Triton's tensors to a request, and frames to tensors. Knows numpy, not Triton: tests need no server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sluiceway.core.commands import Frame
+from sluiceway.engine.protocol import SamplingParams
+from sluiceway.runtime.config import AdmissionConfig
+from sluiceway.runtime.errors import RequestError
+from sluiceway.runtime.sampling import parse_sampling, unique_pairs
+
+Array = npt.NDArray[Any]
+
+REQUEST_ID_PARAMETER = "x-request-id"
+MAX_ID_CHARACTERS = 256
+FLAGS = ("stream", "exclude_input_in_output", "return_token_ids", "return_frame", "return_finish_reason")
+
+
+@dataclass(frozen=True, slots=True)
+class RawRequest:
+    """What Triton hands over. inputs: name to array, [1] each; parameters: Triton's JSON object."""
+
+    inputs: Mapping[str, Array]
+    client_id: str = ""
+    parameters: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """The outputs that were asked for, beside ``text_output``."""
+
+    token_ids: bool = False
+    frame: bool = False
+    finish_reason: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """A request that was understood. ``rpc_id`` None: nobody told Envoy's id, so there is no signal."""
+
+    prompt: str
+    client_id: str
+    rpc_id: str | None
+    stream: bool
+    echo: bool  # the prompt comes before the answer
+    outputs: Outputs = field(default_factory=Outputs)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+
+
+def parse(raw: RawRequest, admission: AdmissionConfig) -> GenerateRequest:
+    """Raise RequestError (INVALID_ARG) naming the input, what it holds and what it may hold."""
+    prompt = _prompt(_bytes(raw.inputs, "text_input"), admission.max_prompt_bytes)
+    flags = {name: _flag(raw.inputs, name) for name in FLAGS}
+    streaming = bool(flags["stream"])
+    if streaming and flags["exclude_input_in_output"] is False:  # as vllm_backend
+        raise RequestError("exclude_input_in_output: must be true (or left out) when stream is true")
+    return GenerateRequest(
+        prompt=prompt,
+        client_id=raw.client_id[:MAX_ID_CHARACTERS],
+        rpc_id=_rpc_id(raw.parameters),
+        stream=streaming,
+        echo=not streaming and not flags["exclude_input_in_output"],
+        outputs=Outputs(
+            token_ids=bool(flags["return_token_ids"]),
+            frame=bool(flags["return_frame"]),
+            finish_reason=bool(flags["return_finish_reason"]),
+        ),
+        sampling=parse_sampling(_bytes(raw.inputs, "sampling_parameters"), admission.max_tokens_limit),
+    )
+
+
+def _prompt(value: bytes | None, max_bytes: int) -> str:
+    if value is None:
+        raise RequestError("text_input: missing")
+    if not value:
+        raise RequestError("text_input: empty; a prompt has at least 1 character")
+    if len(value) > max_bytes:
+        raise RequestError(f"text_input: {len(value)} bytes, at most {max_bytes} are taken")
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(f"text_input: not UTF-8 at byte {error.start}") from None
+
+
+def _single(inputs: Mapping[str, Array], name: str) -> Any:
+    """The only element of an input, or None if it was not sent."""
+    array = inputs.get(name)
+    if array is None:
+        return None
+    if array.size != 1:
+        raise RequestError(f"{name}: must hold 1 element, got {array.size}")
+    return array.reshape(-1)[0]
+
+
+def _bytes(inputs: Mapping[str, Array], name: str) -> bytes | None:
+    value = _single(inputs, name)
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode()
+    if not isinstance(value, bytes):
+        raise RequestError(f"{name}: must be BYTES, got {type(value).__name__}")
+    return bytes(value)  # a copy: the array is a view into Triton's shared memory
+
+
+def _flag(inputs: Mapping[str, Array], name: str) -> bool | None:
+    value = _single(inputs, name)
+    if value is None:
+        return None
+    if not isinstance(value, bool | np.bool_):
+        raise RequestError(f"{name}: must be BOOL, got {type(value).__name__}")
+    return bool(value)
+
+
+def _rpc_id(parameters: str) -> str | None:
+    """Envoy's x-request-id. Triton writes forwarded headers and the client's own parameters into one
+    object, so a name that comes twice is a client that tries to be somebody else. Without Envoy in front a
+    client's own parameter cannot be told from the header; it then hurts its own stream only.
+    """
+    if not parameters:
+        return None
+    try:
+        values = json.loads(parameters, object_pairs_hook=unique_pairs)
+    except RequestError as error:
+        raise RequestError(f"request parameters: {error}") from None
+    except (ValueError, RecursionError):
+        raise RequestError("request parameters: not JSON") from None
+    if not isinstance(values, dict):
+        raise RequestError("request parameters: not a JSON object")
+    value = values.get(REQUEST_ID_PARAMETER)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_ID_CHARACTERS:
+        raise RequestError(f"request parameter {REQUEST_ID_PARAMETER}: must be 1 to {MAX_ID_CHARACTERS} characters")
+    return value
+
+
+def tensors(frame: Frame, outputs: Outputs, prefix: str = "") -> list[tuple[str, Array]]:
+    """Output name and array of one response; only what was asked for is built. prefix: comes before the text."""
+    text = (prefix + frame.text).encode()
+    result: list[tuple[str, Array]] = [("text_output", np.array([text], dtype=np.object_))]
+    if outputs.token_ids:
+        result.append(("token_ids", np.array(frame.token_ids, dtype=np.int32)))
+    if outputs.frame:
+        result.append(("frame", np.array([frame.sequence, frame.first_token_index], dtype=np.int64)))
+    if outputs.finish_reason:
+        reason = "" if frame.finish_reason is None else frame.finish_reason.value
+        result.append(("finish_reason", np.array([reason.encode()], dtype=np.object_)))
+    return result

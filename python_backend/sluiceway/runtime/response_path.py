@@ -1,0 +1,64 @@
+"""The way back to one client: the only code that touches Triton's response sender.
+
+Its methods run in the pump, under one key per RPC, so never two at once for one request. After FINAL,
+is_cancelled() reads freed memory in tritonserver and kills it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from sluiceway.core.commands import Frame
+from sluiceway.runtime.codec import Array, Outputs, tensors
+from sluiceway.runtime.errors import ErrorCode
+
+
+class Responder(Protocol):
+    """Triton's side of one request; raises whatever Triton raises."""
+
+    def send(self, outputs: list[tuple[str, Array]], *, final: bool) -> None: ...
+
+    def send_error(self, message: str, code: ErrorCode) -> None:
+        """An error response with FINAL."""
+
+    def close(self) -> None:
+        """FINAL without a response."""
+
+    def is_cancelled(self) -> bool: ...
+
+
+class ResponsePath:
+    """FINAL at most once, nothing after it."""
+
+    def __init__(self, responder: Responder, outputs: Outputs, prefix: str = "") -> None:
+        self._responder: Responder | None = responder
+        self._outputs = outputs
+        self._prefix = prefix  # before the first text: the prompt, if it was asked for
+
+    def send(self, frame: Frame) -> None:
+        """Raise what Triton raises; the request is then still open, and close() is due."""
+        responder = self._open()
+        final = frame.finish_reason is not None
+        outputs = tensors(frame, self._outputs, self._prefix if frame.sequence == 0 else "")
+        responder.send(outputs, final=final)
+        if final:
+            self._responder = None
+
+    def close(self) -> None:
+        """Idempotent: a send with FINAL may have succeeded before a close was decided."""
+        if self._responder is not None:
+            responder, self._responder = self._responder, None
+            responder.close()
+
+    def refuse(self, message: str, code: ErrorCode) -> None:
+        responder, self._responder = self._open(), None
+        responder.send_error(message, code)
+
+    def is_cancelled(self) -> bool:
+        """False once FINAL is out, without asking."""
+        return self._responder is not None and self._responder.is_cancelled()
+
+    def _open(self) -> Any:
+        if self._responder is None:
+            raise RuntimeError("a response after FINAL")
+        return self._responder
