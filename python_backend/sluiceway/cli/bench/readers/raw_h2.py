@@ -6,6 +6,7 @@ Everything here runs on one asyncio loop thread; ``ReaderLoop`` is the way in fr
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
 import h2.events
@@ -182,7 +183,7 @@ class RawConnection(asyncio.BufferedProtocol):
         reading.data_bytes += len(event.data or b"")
         reading.data_frames += 1
         reading.last_data_at = now
-        if stream.policy.parses:
+        if stream.parses:
             for raw in stream.assembler.feed(event.data or b""):
                 reading.add(decode(raw), now)
         self._unacknowledged += size
@@ -199,7 +200,9 @@ class RawConnection(asyncio.BufferedProtocol):
             return
         count, again_at = stream.policy.allowance(stream.flow, now)
         if count:
-            self._h2.increment_flow_control_window(count, stream.stream_id)
+            # h2 is ahead of our events: the end of the stream may have come in the same read.
+            with contextlib.suppress(h2.exceptions.StreamClosedError):
+                self._h2.increment_flow_control_window(count, stream.stream_id)
             stream.flow.acknowledged += count
             stream.flow.updates += 1
             stream.flow.since = now
