@@ -168,9 +168,8 @@ def test_model_that_cannot_load_says_why_and_leaves_nothing(tmp_path):
     (repository / "llm" / "config.pbtxt").write_text((REPOSITORY / "llm" / "config.pbtxt").read_text())
     (repository / "llm" / "1" / "model.py").write_text("raise ValueError('weights of clay')")
     stack = Stack(settings(tmp_path / "run", model_repository=repository))
-    with pytest.raises(StackError, match="tritonserver ended with status 1"):
+    with pytest.raises(StackError, match=r"(?s)tritonserver ended with status 1.*weights of clay"):
         stack.start()
-    assert "weights of clay" in (tmp_path / "run" / "logs" / "triton.log").read_text()
     assert stack.pids() == {}
     assert shm.regions(stack._shm_prefix) == []
 

@@ -112,7 +112,7 @@ def main() -> None:
     try:
         app()
     except (StackError, NotInstalledError, OSError, ValueError) as error:
-        _console.print(f"sluiceway: {error}", style="red", markup=False)
+        _console.print(f"sluiceway: {error}", style="red", markup=False, soft_wrap=True)
         raise SystemExit(2) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,13 @@ from pathlib import Path
 import psutil
 
 _GUARD = Path(__file__).with_name("guard.py")
-_LOG_TAIL_BYTES = 4096
+_LOG_BYTES = 64 * 1024
+_LOG_LINES = 6
+_LINE_CHARACTERS = 1000
+# Triton's "E1201 ..." and "error: ...", its stub's report of a model's exception, Envoy's "[error][...]".
+_COMPLAINT = re.compile(
+    r"^E\d{4} (?!.*CudaDriverHelper)|^error: |Failed to initialize Python stub|\[(error|critical)\]"
+)
 
 
 class GuardedProcess:
@@ -85,10 +92,11 @@ class GuardedProcess:
             pass
         self._guard.wait()
 
-    def log_tail(self) -> str:
-        with self.log.open("rb") as file:
-            file.seek(max(0, self.log.stat().st_size - _LOG_TAIL_BYTES))
-            return file.read().decode(errors="replace").strip()
+    def why(self) -> str:
+        """The log's lines that complain, or else its end."""
+        lines = self.log.read_bytes()[-_LOG_BYTES:].decode(errors="replace").splitlines()
+        complaints = [line for line in lines if _COMPLAINT.search(line)]
+        return "\n".join(line[:_LINE_CHARACTERS] for line in (complaints or lines)[-_LOG_LINES:])
 
 
 def is_alive(process: psutil.Process) -> bool:

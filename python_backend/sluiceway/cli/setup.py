@@ -10,8 +10,7 @@ from pathlib import Path
 
 import sluiceway
 
-PACKAGE_ROOT = Path(sluiceway.__file__).resolve().parents[1]
-REPOSITORY = PACKAGE_ROOT.parent
+REPOSITORY = Path(sluiceway.__file__).resolve().parents[2]
 
 
 class NotInstalledError(RuntimeError):

@@ -105,18 +105,24 @@ class Stack:
             for name, keeper in self._keepers.items():
                 status = keeper.process.returncode
                 if status is not None and not keeper.is_kept:
-                    raise StackError(f"{name} ended with status {status}:\n{keeper.process.log_tail()}")
+                    raise StackError(f"{name} ended with status {status}:\n{keeper.process.why()}")
             if time.monotonic() > deadline:
-                tails = "\n".join(keeper.process.log_tail() for keeper in self._keepers.values())
-                raise StackError(f"not ready after {timeout_s:.0f} s; logs in {self.run_dir / 'logs'}:\n{tails}")
+                waiting = ", ".join(name for name, ready in self.readiness().items() if not ready)
+                raise StackError(f"{waiting}: not ready after {timeout_s:.0f} s; logs in {self.run_dir / 'logs'}")
             time.sleep(0.1)
 
     def is_ready(self) -> bool:
-        return (
-            health.envoy_is_ready(self.ports.envoy_admin)
-            and health.triton_is_ready(self.ports.triton_grpc)
-            and (not self.settings.with_backend_admin or health.backend_is_ready(self.ports.admin))
-        )
+        return all(self.readiness().values())
+
+    def readiness(self) -> dict[str, bool]:
+        """Which part serves."""
+        parts = {
+            "envoy": health.envoy_is_ready(self.ports.envoy_admin),
+            "tritonserver": health.triton_is_ready(self.ports.triton_grpc),
+        }
+        if self.settings.with_backend_admin:
+            parts["backend"] = health.backend_is_ready(self.ports.admin)
+        return parts
 
     def stop(self) -> None:
         """Drain, then end everything; bounded in time, leaves no process and no shared memory. Idempotent."""

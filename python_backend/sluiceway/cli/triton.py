@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from sluiceway.cli.ports import LOOPBACK, Ports
-from sluiceway.cli.setup import PACKAGE_ROOT, Tools, python_library_folder
+from sluiceway.cli.setup import Tools, python_library_folder
 
 
 def assemble_backend(tools: Tools, run_dir: Path) -> Path:
@@ -93,7 +93,10 @@ def command(
 
 
 def environment(tools: Tools, config: Path | None) -> dict[str, str]:
-    """The environment of this process, changed so that the stub finds this interpreter, its libraries and packages."""
+    """The environment of this process, changed so that the stub finds this interpreter, its libraries and packages.
+
+    The stub's interpreter is isolated and ignores PYTHONPATH: the package must be installed (``make setup`` does).
+    """
     result = dict(os.environ)
 
     def first(name: str, *values: str) -> None:
@@ -101,7 +104,6 @@ def environment(tools: Tools, config: Path | None) -> dict[str, str]:
 
     first("PATH", str(Path(sys.executable).parent))
     first("LD_LIBRARY_PATH", str(python_library_folder()), str(tools.triton_libraries))
-    first("PYTHONPATH", str(PACKAGE_ROOT))
     result["PYTHONUNBUFFERED"] = "1"
     if config is not None:
         result["SLUICEWAY_CONFIG"] = str(config)
