@@ -23,37 +23,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
-from dataclasses import dataclass, field
 
 from sluiceway.engine.kv_pool import BlockPool
 from sluiceway.engine.sequence import Sequence, SequenceState
+from sluiceway.engine.step_plan import Chunk, StepPlan
 from sluiceway.engine.waiting_queue import WaitingQueue
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Prefill positions ``start`` to ``start + length``; ``is_last``: the next token is sampled from it."""
-
-    sequence: Sequence
-    start: int
-    length: int
-    is_last: bool
-
-
-@dataclass(slots=True)
-class StepPlan:
-    """One step. Prefill lengths sum to at most the chunk budget; a sequence occurs once."""
-
-    prefill: list[Chunk] = field(default_factory=list)
-    decode: list[Sequence] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.prefill or self.decode)
-
-    @property
-    def sampled(self) -> list[Sequence]:
-        """Sequences that get a new token this step."""
-        return self.decode + [chunk.sequence for chunk in self.prefill if chunk.is_last]
+__all__ = ["Chunk", "Scheduler", "StepPlan"]
 
 
 class Scheduler:
