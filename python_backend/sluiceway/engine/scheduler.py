@@ -15,8 +15,8 @@ How an engine drives it, all on the engine thread::
 
 Between plan() and the last append()/remove() no other method may be called. A preempted or
 released sequence recomputes prompt and answer so far as prefill; its last chunk samples the next
-token as after a prompt, so an engine needs no case for it. An engine ends a sequence before it
-outgrows capacity_tokens.
+token as after a prompt, so an engine needs no case for it. An engine
+ends a sequence before it outgrows capacity_tokens.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from sluiceway.engine.kv_pool import BlockPool
 from sluiceway.engine.sequence import Sequence, SequenceState
 from sluiceway.engine.step_plan import Chunk, StepPlan
 from sluiceway.engine.waiting_queue import WaitingQueue
-
 
 __all__ = ["Chunk", "Scheduler", "StepPlan"]
 
@@ -48,12 +47,8 @@ class Scheduler:
         max_batch_streams: int,
         prefill_chunk_tokens: int,
     ) -> None:
-        limits = {
-            "kv_block_tokens": block_tokens,
-            "max_batch_streams": max_batch_streams,
-            "prefill_chunk_tokens": prefill_chunk_tokens,
-        }
-        for name, value in limits.items():
+        names = ("kv_block_tokens", "max_batch_streams", "prefill_chunk_tokens")
+        for name, value in zip(names, (block_tokens, max_batch_streams, prefill_chunk_tokens), strict=True):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         self.pool = pool
