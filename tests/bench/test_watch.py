@@ -10,7 +10,7 @@ def statistics(now, tokens, state="streaming", client_id="w"):
 
 
 def watch(*samples):
-    seen = Watch(stopped_at=100.0, read_tokens=10, read_text_bytes=50, wire_bytes_per_token=200.0)
+    seen = Watch(stopped_at=100.0, read_tokens=10, read_bytes=50)
     for now, tokens, state in samples:
         seen.add(statistics(now, tokens, state), client_id="w")
     return seen
@@ -19,12 +19,7 @@ def watch(*samples):
 def test_a_level_shows_the_stop_when_it_last_grew():
     seen = watch((100.0, 10, "streaming"), (100.5, 30, "streaming"), (101.0, 30, "paused"), (102.0, 30, "preempted"))
     figures = seen.figures()["levels"]
-    assert figures["delivered"] == {
-        "after_s": 0.5,
-        "ahead_tokens": 20,
-        "ahead_text_bytes": 100,
-        "ahead_wire_bytes": 4000,
-    }
+    assert figures["delivered"] == {"after_s": 0.5, "ahead_tokens": 20, "ahead_bytes": 100}
     assert figures["paused"]["after_s"] == 1.0
 
 

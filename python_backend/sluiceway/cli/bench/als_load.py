@@ -31,6 +31,7 @@ BATCH_STREAMS = 32  # as shipped; the other open streams are queued
 def _config() -> dict[str, Any]:
     config = scripted(STEP_S, **NO_DEADLINES)
     config["engine"]["max_batch_streams"] = BATCH_STREAMS
+    config["delivery"] = {"record_timeout_s": 7200.0}
     return config
 
 

@@ -94,9 +94,15 @@ class BenchContext:
 
 
 def scripted(step_s: float = 0.02, **flow_control: Any) -> dict[str, Any]:
-    """Config for the scripted engine: one token a stream every ``step_s``, nobody waits for a batch slot."""
+    """Config for the scripted engine: one token a stream every ``step_s``, nobody waits for a batch slot or KV."""
     return {
-        "engine": {"kind": "scripted", "step_s": step_s, "max_batch_streams": 256},
+        "engine": {
+            "kind": "scripted",
+            "step_s": step_s,
+            "max_batch_streams": 256,
+            "kv_blocks": 200_000,  # run to completion keeps all it makes
+            "context_tokens": 131_072,
+        },
         "flow_control": flow_control,
         "admission": {"max_streams": 2048},
     }

@@ -98,8 +98,7 @@ def _watch(
         watch = Watch(
             stopped_at=stopped_at,
             read_tokens=sum(client.reading.token_counts[:read]),
-            read_text_bytes=len("".join(client.reading.texts[:read]).encode()),
-            wire_bytes_per_token=client.reading.data_bytes / max(1, sum(client.reading.token_counts)),
+            read_bytes=client.reading.data_bytes,
         )
         context.note(f"{kind}: stopped after {watch.read_tokens} tokens")
         end = watch.stopped_at + watch_s
@@ -124,7 +123,7 @@ def table(arms: dict[str, dict[str, Any]], watch_s: float) -> Table:
             if seen["after_s"] is None:
                 cells.append(f"not in {watch_s:.0f} s")
             else:
-                cells.append(f"{seen['after_s']:.2f} s\n{seen['ahead_wire_bytes'] / 1000:.1f} kB")
+                cells.append(f"{seen['after_s']:.2f} s\n{seen['ahead_bytes'] / 1000:.1f} kB")
         shown.add_row(kind, *cells)
     return shown
 

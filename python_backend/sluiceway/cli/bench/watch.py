@@ -23,12 +23,11 @@ class Sample:
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """``read_*``: what the client had taken when it stopped."""
+    """``read_*``: what the client had taken when it stopped, bytes as on the wire (DATA)."""
 
     stopped_at: float
     read_tokens: int
-    read_text_bytes: int
-    wire_bytes_per_token: float
+    read_bytes: int
     samples: list[Sample] = field(default_factory=list)
 
     def add(self, statistics: dict[str, Any], *, client_id: str) -> None:
@@ -58,20 +57,17 @@ class Watch:
     def figures(self) -> dict[str, Any]:
         return {
             "read_tokens": self.read_tokens,
-            "read_text_bytes": self.read_text_bytes,
-            "wire_bytes_per_token": round(self.wire_bytes_per_token, 1),
+            "read_bytes": self.read_bytes,
             "levels": {level: self._level(level) for level in LEVELS},
         }
 
     def _level(self, level: str) -> dict[str, float | int | None]:
         seen = self.stopped(level)
         if seen is None:
-            return {"after_s": None, "ahead_tokens": None, "ahead_text_bytes": None, "ahead_wire_bytes": None}
+            return {"after_s": None, "ahead_tokens": None, "ahead_bytes": None}
         counted = "produced" if level == "paused" else level
-        ahead = seen.tokens[counted] - self.read_tokens
         return {
             "after_s": round(max(0.0, seen.at), 3),
-            "ahead_tokens": ahead,
-            "ahead_text_bytes": seen.bytes[counted] - self.read_text_bytes,
-            "ahead_wire_bytes": round(ahead * self.wire_bytes_per_token),
+            "ahead_tokens": seen.tokens[counted] - self.read_tokens,
+            "ahead_bytes": seen.bytes[counted] - self.read_bytes,
         }

@@ -39,7 +39,7 @@ class Allowance(NamedTuple):
 
 
 class ReadingPolicy(Protocol):
-    """``parses``: False leaves the messages undecoded (they are never looked at)."""
+    """``parses``: False in a stream's first policy leaves its messages undecoded for good."""
 
     @property
     def parses(self) -> bool: ...

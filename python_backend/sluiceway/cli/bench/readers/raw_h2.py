@@ -200,7 +200,7 @@ class RawConnection(asyncio.BufferedProtocol):
             return
         count, again_at = stream.policy.allowance(stream.flow, now)
         if count:
-            # h2 is ahead of our events: the end of the stream may have come in the same read.
+            # h2 is ahead of our events: the end may have come in the same read.
             with contextlib.suppress(h2.exceptions.StreamClosedError):
                 self._h2.increment_flow_control_window(count, stream.stream_id)
             stream.flow.acknowledged += count
@@ -211,8 +211,8 @@ class RawConnection(asyncio.BufferedProtocol):
             stream.timer.cancel()
             stream.timer = None
         if again_at is not None:
-            loop = asyncio.get_running_loop()
-            stream.timer = loop.call_later(max(0.0, again_at - now), self._on_timer, stream)
+            delay = max(0.0, again_at - now)
+            stream.timer = asyncio.get_running_loop().call_later(delay, self._on_timer, stream)
 
     def _on_timer(self, stream: RawStream) -> None:
         stream.timer = None

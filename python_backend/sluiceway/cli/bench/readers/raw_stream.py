@@ -21,6 +21,7 @@ class RawStream(Stream):
         self.assembler = MessageAssembler()
         self.unsent = bytearray(request.body())
         self.half_close = False
+        self.parses = policy.parses  # for good: messages cannot be picked up in the middle of one
         self.timer: asyncio.TimerHandle | None = None
         self.on_end: Callable[[], None] | None = None
 
