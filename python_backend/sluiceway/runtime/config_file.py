@@ -56,7 +56,10 @@ def _complaint(path: Path, lines: dict[Location, int], detail: Any) -> str:
     while known and known not in lines:
         known = known[:-1]
     line = lines.get(known, 1)
-    field = ".".join(map(str, known if location[: len(known)] == known and known else location)) or "the file"
+    if detail["type"] in ("missing", "extra_forbidden"):
+        known = location
+    # Beyond the known keys, pydantic names the alternatives of a type.
+    field = ".".join(map(str, known)) or "the file"
     if detail["type"] == "extra_forbidden":
         names = _names(location[:-1])
         close = difflib.get_close_matches(str(location[-1]), names, n=3)

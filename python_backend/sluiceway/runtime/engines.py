@@ -26,14 +26,19 @@ def build_engine(config: EngineConfig, model_dir: Path | None) -> Engine:
         )
     if model_dir is None:
         raise ConfigError("engine.model_dir: missing; the torch engine needs a model directory")
+    from sluiceway.engine.model_files import ModelLoadError
     from sluiceway.engine.torch_engine import TorchEngine
 
-    return TorchEngine(
-        model_dir,
-        device=config.device,
-        dtype=config.dtype,
-        kv_blocks=config.kv_blocks,
-        kv_block_tokens=config.kv_block_tokens,
-        max_batch_streams=config.max_batch_streams,
-        prefill_chunk_tokens=config.prefill_chunk_tokens,
-    )
+    try:
+        return TorchEngine(
+            model_dir,
+            device=config.device,
+            dtype=config.dtype,
+            kv_blocks=config.kv_blocks,
+            kv_block_tokens=config.kv_block_tokens,
+            max_batch_streams=config.max_batch_streams,
+            prefill_chunk_tokens=config.prefill_chunk_tokens,
+            context_tokens=config.context_tokens,
+        )
+    except (ModelLoadError, ValueError) as error:
+        raise ConfigError(f"engine.model_dir, device or dtype: {error}") from None

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluiceway.core.limits import Limits, Size
+from sluiceway.runtime.config import Config, model_dir
+from sluiceway.runtime.config_file import load_config
+from sluiceway.runtime.errors import ConfigError
+
+SHIPPED = Path(__file__).parents[2] / "model_repository" / "llm" / "sluiceway.yaml"
+
+
+def write(tmp_path, text):
+    path = tmp_path / "sluiceway.yaml"
+    path.write_text(text)
+    return path
+
+
+def complaint(tmp_path, text):
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    return str(caught.value).replace(f"{path}:", "", 1)
+
+
+def test_the_shipped_file_holds_the_defaults():
+    """Its comments say why; the code's defaults must not tell another story."""
+    shipped = load_config(SHIPPED)
+    assert shipped.model_copy(update={"engine": Config().engine}) == Config()
+    assert shipped.flow_control.limits(110) == Limits()
+
+
+def test_an_empty_file_is_all_defaults(tmp_path):
+    assert load_config(write(tmp_path, "")) == Config()
+
+
+def test_sections_fill_up_with_defaults(tmp_path):
+    config = load_config(
+        write(tmp_path, "engine: {kind: scripted}\nflow_control: {mode: run_to_completion, release_kv_after_s: null}")
+    )
+    limits = config.flow_control.limits(120)
+    assert (config.engine.kind, config.pump.workers) == ("scripted", 4)
+    assert (limits.pausing, limits.release_kv_after_s, limits.frame_overhead_bytes) == (False, None, 120)
+    assert limits.window == Size(bytes=16384, tokens=4096, frames=64)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("pump:\n  worker: 4", "2: pump.worker: unknown setting; did you mean workers?"),
+        ("zzz: 1", "1: zzz: unknown setting; known: engine, flow_control"),
+        ("engine:\n  kind: scripted\n\n  kv_blocks: many", "4: engine.kv_blocks: input should be a valid integer"),
+        ("engine:\n  kv_blocks: 0", "2: engine.kv_blocks: input should be greater than or equal to 1, got 0"),
+        ("engine:\n  kv_blocks: true", "2: engine.kv_blocks: input should be a valid integer, got true"),
+        (
+            "engine:\n  kind: vllm",
+            "2: engine.kind: input should be 'torch' or 'scripted', got a string of 4 characters",
+        ),
+        ("pump:\n  slow_send_s: .inf", "2: pump.slow_send_s"),
+        ("flow_control:\n  low: {bytes: 5, tokens: 5}", "2: flow_control.low.frames: field required"),
+        (
+            "flow_control:\n  low: {bytes: 20000, tokens: 64, frames: 24}",
+            "1: flow_control: low.bytes (20000) must not be above high.bytes (16384)",
+        ),
+        (
+            "flow_control:\n  window: {bytes: 65536, tokens: 64, frames: 24}",
+            "1: flow_control: window.bytes (65536) must be at most 49152",
+        ),
+        ("flow_control:\n  max_frame_bytes: 20000", "max_frame_bytes (20000) must be at most window.bytes (16384)"),
+        ("delivery:\n  listen: somewhere", "2: delivery.listen: string should match pattern"),
+        ("admin: 5", "1: admin: input should be a valid dictionary or instance of AdminConfig, got 5"),
+        ("- 1", "1: the file: input should be a valid dictionary or instance of Config, got a list of 1"),
+        ("pump:\n  workers: 4\n  workers: 5", "3: pump.workers: given twice"),
+        ("a: [", "not YAML"),
+    ],
+)
+def test_a_complaint_names_line_field_and_limit(tmp_path, text, expected):
+    assert expected in complaint(tmp_path, text)
+
+
+def test_every_wrong_line_is_named(tmp_path):
+    problems = complaint(tmp_path, "engine:\n  kv_blocks: 0\npump:\n  workers: 99").splitlines()
+    assert len(problems) == 2
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match=r"missing\.yaml: cannot be read"):
+        load_config(tmp_path / "missing.yaml")
+
+
+def test_the_model_directory_starts_at_the_file(tmp_path):
+    config = Config.model_validate({"engine": {"model_dir": "../weights"}})
+    assert model_dir(config, tmp_path / "a" / "sluiceway.yaml", None) == tmp_path / "weights"
+    assert model_dir(config, tmp_path / "a" / "sluiceway.yaml", "/else/where") == Path("/else/where")
+    assert model_dir(Config(), tmp_path / "sluiceway.yaml", None) is None
