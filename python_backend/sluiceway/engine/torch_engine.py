@@ -1,0 +1,139 @@
+"""The engine with a real model: any decoder-only transformers model whose attention can be replaced."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sluiceway.engine.batching import BatchingEngine, Detokenizer
+from sluiceway.engine.detokenizer import TokenText
+from sluiceway.engine.kv_pool import BlockPool
+from sluiceway.engine.model_files import ModelLoadError, find_model, load_model
+from sluiceway.engine.paged_attention import ATTENTION_NAME, KvStore, UnsupportedAttentionError, build_batch
+from sluiceway.engine.protocol import EngineRequest
+from sluiceway.engine.sampling import SamplingRow, sample
+from sluiceway.engine.scheduler import Scheduler, StepPlan
+from sluiceway.engine.sequence import Sequence
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class TorchEngine(BatchingEngine):
+    """Greedy answers depend on the batch by no more than float noise, sampled ones on their seed."""
+
+    def __init__(
+        self,
+        model_dir: Path | str,
+        *,
+        device: str = "auto",
+        dtype: str = "float32",
+        kv_blocks: int = 512,
+        kv_block_tokens: int = 16,
+        max_batch_streams: int = 32,
+        prefill_chunk_tokens: int = 128,
+        context_tokens: int | None = None,
+    ) -> None:
+        """Load and try the model. device "auto" is CUDA if there is one, else the CPU.
+
+        context_tokens: an upper limit beside the model's own and the KV pool's. Raises ModelLoadError.
+        """
+        if dtype not in _DTYPES:
+            raise ValueError(f"dtype is {dtype!r}, must be one of {', '.join(_DTYPES)}")
+        scheduler = Scheduler(
+            BlockPool(kv_blocks),
+            block_tokens=kv_block_tokens,
+            max_batch_streams=max_batch_streams,
+            prefill_chunk_tokens=prefill_chunk_tokens,
+        )
+        files = find_model(Path(model_dir))
+        self._device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+        if self._device.type == "cpu":
+            # More threads than cores this process may use only wait for each other.
+            torch.set_num_threads(len(os.sched_getaffinity(0)))
+        model, self._tokenizer = load_model(files, dtype=_DTYPES[dtype], attention=ATTENTION_NAME)
+        self._model: Any = model.to(self._device)
+        super().__init__(scheduler, _eos_token_ids(self._model, self._tokenizer))
+        self._text = TokenText(self._tokenizer.backend_tokenizer)
+        self._store = KvStore(kv_blocks, kv_block_tokens)
+        limits = [scheduler.capacity_tokens]
+        model_limit = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
+        limits += [limit for limit in (model_limit, context_tokens) if limit]
+        self._context_tokens = min(limits)
+        self._try(files.directory)
+
+    @property
+    def context_tokens(self) -> int:
+        return self._context_tokens
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's transformers tokenizer (chat template, decode)."""
+        return self._tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        token_ids: list[int] = self._tokenizer.encode(text)
+        return token_ids
+
+    @torch.inference_mode()
+    def _compute(self, plan: StepPlan) -> list[int]:
+        decodes = len(plan.decode)
+        # Chunks that give a token come first, so that the rows to sample lie in the order of plan.sampled.
+        work = [(sequence, 1) for sequence in plan.decode]
+        work += [(chunk.sequence, chunk.length) for chunk in plan.prefill if chunk.is_last]
+        sampled = len(work)
+        work += [(chunk.sequence, chunk.length) for chunk in plan.prefill if not chunk.is_last]
+        if not work:
+            return []
+        logits = self._forward(work, decodes, max(sampled, 1))
+        if not sampled:
+            return []
+        return sample(logits, [self._sampling_row(sequence) for sequence in plan.sampled])
+
+    def _forward(self, work: list[tuple[Sequence, int]], decodes: int, sampled: int) -> torch.Tensor:
+        """Logits [sampled, vocabulary] of the last token of each of the first ``sampled`` pieces of work."""
+        batch = build_batch(self._store, work, decodes, self._device)
+        output = self._model(
+            input_ids=batch.token_ids,
+            position_ids=batch.positions,
+            use_cache=False,
+            logits_to_keep=batch.sample_rows[:sampled],
+            paged_batch=batch,
+        )
+        logits: torch.Tensor = output.logits[0]
+        return logits
+
+    def _sampling_row(self, sequence: Sequence) -> SamplingRow:
+        params = sequence.request.sampling
+        banned = () if params.ignore_eos or self._may_stop(sequence) else tuple(self._eos_token_ids)
+        return SamplingRow(params, self._outputs[sequence.request_id].rng, banned)
+
+    def _new_detokenizer(self) -> Detokenizer:
+        return self._text.start()
+
+    @torch.inference_mode()
+    def _try(self, directory: Path) -> None:
+        """One token through the model: makes the KV tensors, and finds out here what will not work."""
+        probe = Sequence(request=EngineRequest(request_id="", prompt_token_ids=(0,)), arrival=0, token_ids=[0])
+        probe.blocks = [0]
+        try:
+            logits = self._forward([(probe, 1)], 1, 1)
+        except (UnsupportedAttentionError, TypeError) as error:
+            raise ModelLoadError(f"model_dir {directory}: {error}") from error
+        layers = self._model.config.get_text_config().num_hidden_layers
+        if self._store.layer_count != layers or logits.shape[0] != 1:
+            raise ModelLoadError(
+                f"model_dir {directory}: {self._store.layer_count} of {layers} layers use the attention interface"
+            )
+
+
+def _eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """All ids that end an answer: generation config first, then the tokenizer's."""
+    configured = model.generation_config.eos_token_id if model.generation_config is not None else None
+    if configured is None:
+        configured = tokenizer.eos_token_id
+    if configured is None:
+        return frozenset()
+    return frozenset([configured] if isinstance(configured, int) else configured)
