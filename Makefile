@@ -9,7 +9,7 @@ PYTHON := .venv/bin/python
 MODEL := .models/smollm2
 SCENARIO ?= isolation
 OUT ?= .run/bench/$(SCENARIO).json
-PIP := -m pip --disable-pip-version-check --quiet
+PIP := -m pip --disable-pip-version-check --quiet --quiet
 
 .PHONY: help setup check unit test e2e demo bench up down clean
 
