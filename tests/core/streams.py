@@ -26,6 +26,7 @@ from sluiceway.core.events import (
 from sluiceway.core.limits import Limits, Size
 from sluiceway.core.record import Record
 from sluiceway.core.sender import BoundedSender
+from sluiceway.core.states import State
 from sluiceway.core.window import DeliveryWindow
 
 OVERHEAD = 10
@@ -108,6 +109,21 @@ class Stream:
         """The clock is at ``now`` and the driver says so."""
         self.now = now
         return self.do(DeadlineReached())
+
+    def deliver_until(self, state: State) -> None:
+        """The client reads frame by frame until the stream is in ``state``."""
+        for _ in range(1_000):
+            if self.sender.state is state:
+                return
+            self.deliver(1)
+        raise AssertionError(f"still {self.sender.state}, not {state}")
+
+    def produce_until(self, state: State) -> None:
+        for _ in range(1_000):
+            if self.sender.state is state:
+                return
+            self.produce()
+        raise AssertionError(f"still {self.sender.state}, not {state}")
 
     @property
     def text(self) -> str:

@@ -140,8 +140,7 @@ def paused_stream(**changes: object) -> Stream:
     """Never read; paused at 100.0 with signal; the window is full."""
     stream = Stream(limits(**changes))
     stream.deliver()
-    while stream.sender.state is not State.PAUSED:
-        stream.produce()
+    stream.produce_until(State.PAUSED)
     return stream
 
 
@@ -170,8 +169,8 @@ def test_at_low_resumes_once_and_everything_arrives() -> None:
 
 def test_between_low_and_high_it_stays_paused() -> None:
     stream = paused_stream()
-    while stream.sender.backlog.exceeds(LIMITS.low):
-        assert stream.sender.state is State.PAUSED
+    for _ in range(50):
+        assert (stream.sender.state is State.PAUSED) == stream.sender.backlog.exceeds(LIMITS.low)
         stream.deliver(1)
     assert stream.sender.state is State.STREAMING
 
@@ -185,8 +184,7 @@ def test_kv_goes_after_two_seconds_of_pause_and_resume_brings_the_stream_back() 
     assert stream.sender.next_deadline() == 160.0
     stream.produce()
     stream.now = 110.0
-    while stream.sender.state is State.PREEMPTED:
-        stream.deliver(1)
+    stream.deliver_until(State.STREAMING)
     assert stream.kinds() == ["PauseGeneration", "ReleaseKv", "ResumeGeneration"]
     statistics = stream.sender.statistics(112.0)
     assert (statistics.pauses, statistics.kv_releases, statistics.paused_s, statistics.age_s) == (1, 1, 10.0, 12.0)
@@ -213,8 +211,7 @@ def test_a_second_pause_has_its_own_two_seconds() -> None:
     stream.deliver()
     stream.deliver()
     stream.now = 103.0
-    while stream.sender.state is not State.PAUSED:
-        stream.produce()
+    stream.produce_until(State.PAUSED)
     assert stream.sender.next_deadline() == 105.0
     assert stream.sender.statistics(104.0).paused_s == 2.5
 
@@ -226,8 +223,7 @@ def test_run_to_completion_never_pauses_but_keeps_the_window() -> None:
     assert stream.kinds() == []
     assert not stream.window.in_flight.exceeds(LIMITS.window)
     stream.finish()
-    while stream.sender.state is not State.FINISHED:
-        assert stream.deliver(1) or stream.window.in_flight.frames > 1
+    stream.deliver_until(State.FINISHED)
     assert stream.token_ids == list(range(500))
 
 
@@ -254,8 +250,7 @@ def test_a_paused_stream_whose_engine_finished_drains_without_resume() -> None:
     stream = paused_stream()
     stream.finish(FinishReason.LENGTH)
     assert stream.sender.state is State.DRAINING
-    while stream.sender.state is not State.FINISHED:
-        stream.deliver(1)
+    stream.deliver_until(State.FINISHED)
     assert stream.kinds() == ["PauseGeneration", "StreamClosed"]
     assert stream.token_ids == list(range(stream.token))
     assert stream.frames[-1].finish_reason is FinishReason.LENGTH
@@ -324,8 +319,7 @@ def test_a_draining_stream_that_nobody_reads_is_cut_without_an_abort() -> None:
 
 def test_full_window_and_no_signal_for_five_seconds_ends_with_no_signal() -> None:
     stream = Stream()
-    while stream.sender.state is not State.PAUSED:
-        stream.produce()
+    stream.produce_until(State.PAUSED)
     assert stream.at(102.0) == [ReleaseKv()]
     assert stream.sender.next_deadline() == 105.0
     commands = stream.at(105.0)
@@ -347,6 +341,14 @@ def test_a_signal_that_is_lost_while_paused_counts_from_its_loss() -> None:
     stream.now = 110.0
     stream.do(SignalLost())
     assert stream.sender.next_deadline() == 115.0
+
+
+def test_a_pause_without_a_signal_ends_although_the_window_has_room() -> None:
+    stream = paused_stream(high=Size(bytes=100, tokens=60, frames=12), release_kv_after_s=None)
+    assert stream.window.admits(60, 10)
+    stream.do(SignalLost())
+    stream.at(105.0)
+    assert stream.frames[-1].finish_reason is FinishReason.NO_SIGNAL
 
 
 def test_a_signal_that_comes_back_gives_the_reader_its_minute_again() -> None:
@@ -423,8 +425,7 @@ def test_shutdown_lets_the_queue_leave_and_names_itself() -> None:
     assert stream.do(AbortRequested(FinishReason.ERROR)) == []
     assert stream.sender.next_deadline() == 103.0
     stream.finish(FinishReason.CANCELLED)
-    while stream.sender.state is not State.FINISHED:
-        stream.deliver(1)
+    stream.deliver_until(State.FINISHED)
     assert stream.token_ids == list(range(stream.token))
     assert stream.frames[-1].finish_reason is FinishReason.SHUTDOWN
 
@@ -442,8 +443,7 @@ def test_shutdown_of_an_answer_that_is_complete_and_still_leaves_keeps_its_own_r
     stream = paused_stream()
     stream.finish(FinishReason.LENGTH)
     stream.do(AbortRequested(FinishReason.SHUTDOWN))
-    while stream.sender.state is not State.FINISHED:
-        stream.deliver(1)
+    stream.deliver_until(State.FINISHED)
     assert stream.frames[-1].finish_reason is FinishReason.LENGTH
     assert "AbortGeneration" not in stream.kinds()
 
