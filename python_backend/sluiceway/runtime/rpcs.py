@@ -20,7 +20,7 @@ class Rpc:
 
     rpc_id: str
     window: DeliveryWindow
-    requests: set[str] = field(default_factory=set)
+    requests: dict[str, None] = field(default_factory=dict)  # a set that keeps their order
     ended: str | None = None
 
 
@@ -49,12 +49,12 @@ class RpcTable:
             rpc = self._busy.get(rpc_id) or self._idle.pop(rpc_id, None) or Rpc(rpc_id, DeliveryWindow(self._limit))
         self._busy[rpc.rpc_id] = rpc
         rpc.window.open(request_id)
-        rpc.requests.add(request_id)
+        rpc.requests[request_id] = None
         return rpc
 
     def leave(self, rpc: Rpc, request_id: str) -> None:
         rpc.window.close(request_id)
-        rpc.requests.discard(request_id)
+        rpc.requests.pop(request_id, None)
         if not rpc.requests:
             del self._busy[rpc.rpc_id]
             if rpc.window.has_signal:  # otherwise there is nothing to remember
