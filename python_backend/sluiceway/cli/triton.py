@@ -105,6 +105,8 @@ def environment(tools: Tools, config: Path | None) -> dict[str, str]:
     first("PATH", str(Path(sys.executable).parent))
     first("LD_LIBRARY_PATH", str(python_library_folder()), str(tools.triton_libraries))
     result["PYTHONUNBUFFERED"] = "1"
+    # One malloc arena a thread (Triton has over fifty) keeps a crowd's memory in pieces that never come back.
+    result.setdefault("MALLOC_ARENA_MAX", "2")
     if config is not None:
         result["SLUICEWAY_CONFIG"] = str(config)
     return result

@@ -53,7 +53,7 @@ class Limits:
     high: Size = Size(bytes=16 * 1024, tokens=256, frames=96)
     low: Size = Size(bytes=4 * 1024, tokens=64, frames=24)
     max_frame_bytes: int = 4096
-    merge_frames: int = 32
+    merge_frames: int = 16
     frame_overhead_bytes: int = 110
     release_kv_after_s: float | None = 2.0
     max_silence_s: float = 60.0
