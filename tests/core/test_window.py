@@ -267,4 +267,4 @@ class EnvoyModel(RuleBasedStateMachine):
 
 
 TestEnvoyModel = EnvoyModel.TestCase
-TestEnvoyModel.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
+TestEnvoyModel.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)

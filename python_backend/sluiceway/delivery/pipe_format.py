@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from sluiceway.core.record import Record
 
 _VERSION = 1
+_FIELDS = 7  # of a record
 _ENDED, _DISCONNECTED, _EXPIRED = 1, 2, 4
 
 
@@ -54,7 +55,8 @@ def decode(line: bytes) -> Batch:
     """Raises ValueError for anything that ``encode`` of this version did not make."""
     match json.loads(line):
         case [int(version), int(records), int(open_rpcs), int(lag_ms), list(news)] if version == _VERSION:
-            return Batch(records, open_rpcs, lag_ms, [_record(*fields) for fields in news])
+            if all(len(fields) == _FIELDS for fields in news):
+                return Batch(records, open_rpcs, lag_ms, [_record(*fields) for fields in news])
     raise ValueError(f"not a line of the delivery pipe, version {_VERSION}: {line[:40]!r}")
 
 

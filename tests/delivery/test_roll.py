@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sluiceway.core.record import Record
+from sluiceway.delivery.roll import Roll
+
+
+def record(rpc_id: str, messages: int = 1, *, ended: bool = False) -> Record:
+    return Record(rpc_id, messages, 10, 10, ended=ended)
+
+
+def test_who_is_not_heard_of_by_the_next_listener_expires_once() -> None:
+    roll = Roll(record_timeout_s=3.0)
+    roll.call(0.0)
+    roll.take([record("a"), record("b", 7), record("c")])
+    roll.take([record("c", ended=True)])
+    assert roll.missing(10.0) == []
+
+    roll.call(20.0)
+    roll.take([record("a", 2)])
+    assert roll.missing(22.9) == []
+    assert roll.missing(23.0) == [replace(record("b", 7), expired=True)]
+    assert roll.missing(30.0) == []
+    assert roll.open_rpcs == 1
+
+
+def test_a_listener_that_dies_too_prolongs_the_time() -> None:
+    roll = Roll(record_timeout_s=3.0)
+    roll.take([record("a")])
+    roll.call(10.0)
+    roll.call(12.0)
+    assert roll.missing(13.5) == []
+    assert [each.rpc_id for each in roll.missing(15.0)] == ["a"]
+
+
+def test_ends_and_expiries_leave_the_roll() -> None:
+    roll = Roll(record_timeout_s=3.0)
+    roll.take([record("a"), record("b")])
+    roll.take([record("a", ended=True), replace(record("b"), expired=True)])
+    assert roll.open_rpcs == 0
