@@ -133,6 +133,20 @@ def test_merge_frames_of_zero_still_sends() -> None:
     assert len(stream.deliver()) == 1
 
 
+@pytest.mark.parametrize(
+    "window", [Size(bytes=40, tokens=100, frames=8), Size(bytes=200, tokens=5, frames=8)], ids=["bytes", "tokens"]
+)
+def test_merged_text_never_makes_a_frame_larger_than_the_window(window: Size) -> None:
+    stream = Stream(limits(window=window))
+    stream.deliver()
+    stream.produce(times=30)
+    stream.finish()
+    stream.deliver_until(State.FINISHED)
+    assert max(frame.wire_bytes for frame in stream.frames) <= window.bytes
+    assert max(len(frame.token_ids) for frame in stream.frames) <= window.tokens
+    assert stream.text == "word " * 30
+
+
 # --- pause and resume --------------------------------------------------------------------------------
 
 
@@ -553,6 +567,13 @@ def test_counters_that_fall_or_repeat_cost_nothing() -> None:
     stream.do(FrameSent(0))
     statistics = stream.sender.statistics(100.0)
     assert [size.frames for size in (statistics.sent, statistics.forwarded, statistics.delivered)] == [3, 3, 2]
+
+
+def test_what_is_delivered_is_forwarded_too() -> None:
+    stream = Stream()
+    stream.produce(times=3)
+    stream.do(Progress(1, 2))
+    assert stream.sender.statistics(100.0).forwarded.frames == 2
 
 
 def test_delivered_may_be_known_before_the_send_returned() -> None:

@@ -1,7 +1,7 @@
 """One stream between the engine and the response pump: what to send when, and when to pause the engine.
 
-The states and their transitions are the table in transitions.py; the policy is docs/flow-control.md.
-Whoever owns the window opens and closes the request there; the sender only tells it what it hands out.
+The transitions are the table in transitions.py; the policy is docs/flow-control.md. Whoever owns the
+window opens and closes the request there.
 """
 
 from __future__ import annotations
@@ -122,8 +122,7 @@ class BoundedSender:
                 self._move(Trigger.ENGINE_FINISHED)
             case FrameSent(sequence):
                 self._outlet.levels.reach_sent(sequence + 1)
-                if self._final_issued and sequence + 1 == self._outlet.levels.framed.frames:
-                    self._final_out = True
+                self._final_out |= self._final_issued and self._outlet.levels.outstanding_sends == 0
             case Progress(forwarded, delivered):
                 if self._outlet.levels.reach_confirmed(forwarded, delivered):
                     self._deadlines.restart(Due.SILENCE)
@@ -174,8 +173,7 @@ class BoundedSender:
         self._end(commands)
         if self._final_issued:
             return
-        self._finish_reason = self._forced_reason or reason
-        self._cause = cause
+        self._finish_reason, self._cause = self._forced_reason or reason, cause
         self._outlet.discard(self._finish_reason)
         self._final_out = True
         commands.append(CloseSilently())
