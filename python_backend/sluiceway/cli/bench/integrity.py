@@ -42,11 +42,16 @@ SMALL_WATERMARKS = {
     "max_frame_bytes": 1024,
     "release_kv_after_s": 0.3,
 }
+SMALLER_WATERMARKS = {
+    **SMALL_WATERMARKS,
+    "high": {"bytes": 4096, "tokens": 20, "frames": 20},
+    "low": {"bytes": 1024, "tokens": 4, "frames": 4},
+}
 SCRIPTED: dict[str, Any] = {
     "engine": {"kind": "scripted", "step_s": 0.01, "script": "unicode", "max_batch_streams": 64},
     "flow_control": SMALL_WATERMARKS,
 }
-TORCH: dict[str, Any] = {"engine": {"kind": "torch"}, "flow_control": SMALL_WATERMARKS}
+TORCH: dict[str, Any] = {"engine": {"kind": "torch"}, "flow_control": SMALLER_WATERMARKS}
 PROMPTS = (
     "Tell a short story about a river, in plain words.",
     "日本語で、川について短い文を書いてください。",
@@ -57,29 +62,39 @@ PROMPTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habit:
-    """A kind of reader. ``is_slow``: it must have been paused at least once, or the run proves nothing."""
+    """A kind of reader. ``must_pause``: at least once, or the run proves nothing."""
 
     name: str
     policy: ReadingPolicy
     window: int = 4096
-    is_slow: bool = True
+    must_pause: bool = False
     stops_first_s: float = 0.0
 
 
-HABITS = (
-    Habit(name="normal", policy=Normal(), window=65_535, is_slow=False),
-    Habit(name="2 KB/s", policy=Rate(2000)),
+OTHERS = (
+    Habit(name="normal", policy=Normal(), window=65_535),
     Habit(name="1-byte segments", policy=Dribble(2000)),
-    Habit(name="64 KiB bursts", policy=Bursts(65_536, max_wait_s=3), window=65_535, is_slow=False),
+    Habit(name="64 KiB bursts", policy=Bursts(65_536, max_wait_s=3), window=65_535),
+)
+SCRIPTED_HABITS = (
+    *OTHERS,
+    Habit(name="2 KB/s", policy=Rate(2000), must_pause=True),
+    Habit(name="reads 0.3 s, stops 2 s", policy=Alternate(0.3, 2.0), must_pause=True),
+    Habit(name="reads nothing until paused", policy=Normal(), must_pause=True, stops_first_s=30.0),
+)
+# The real model makes a few tokens a second a stream here, so only a long stop is sure to pause it.
+TORCH_HABITS = (
+    *OTHERS,
+    Habit(name="2 KB/s", policy=Rate(2000)),
     Habit(name="reads 0.3 s, stops 2 s", policy=Alternate(0.3, 2.0)),
-    Habit(name="reads nothing for 5 s", policy=Normal(), stops_first_s=5.0),
+    Habit(name="reads nothing until paused", policy=Normal(), must_pause=True, stops_first_s=60.0),
 )
 
 
 def run(context: BenchContext) -> ScenarioResult:
     tokens = context.count(1500, 500)
-    script = _arm(context, "scripted", SCRIPTED, tokens, clients=context.count(4, 2))
-    torch = _arm(context, "torch", TORCH, context.count(128, 96), clients=1)
+    script = _arm(context, "scripted", SCRIPTED, SCRIPTED_HABITS, tokens, clients=context.count(4, 2))
+    torch = _arm(context, "torch", TORCH, TORCH_HABITS, context.count(128, 96), clients=1)
     arms = {"scripted": script, "torch": torch}
     rows = [row for arm in arms.values() for row in arm["streams"]]
     unpaused = sum(row["pauses"] == 0 for row in rows if row["must_pause"])
@@ -97,31 +112,33 @@ def run(context: BenchContext) -> ScenarioResult:
     return ScenarioResult(settings=settings, arms=arms, promises=promises)
 
 
-def _arm(context: BenchContext, name: str, config: Mapping[str, Any], tokens: int, clients: int) -> dict[str, Any]:
+def _arm(
+    context: BenchContext, name: str, config: Mapping[str, Any], habits: Sequence[Habit], tokens: int, clients: int
+) -> dict[str, Any]:
     """``clients`` readers of each habit at once, each with a prompt of its own turn."""
     context.note(f"{name}: the reference answers, in this process, uninterrupted")
     references = dict(zip(PROMPTS, _references(config, tokens), strict=True))
-    readers = [(habit, n) for n in range(clients) for habit in HABITS]
+    readers = [habit for _ in range(clients) for habit in habits]
     with context.stack(name, config) as stack, ReaderLoop() as loop:
-        context.note(f"{name}: {len(readers)} readers of {len(HABITS)} habits, {tokens} tokens each")
+        context.note(f"{name}: {len(readers)} readers of {len(habits)} habits, {tokens} tokens each")
         began = time.monotonic()
         requests = [
             StreamRequest(
                 prompt=PROMPTS[number % len(PROMPTS)],
                 max_tokens=tokens,
-                sampling={"temperature": 0},
+                sampling={"temperature": 0, "ignore_eos": True},
                 client_id=f"{name}-{number}",
             )
             for number in range(len(readers))
         ]
-        streams = [_open(loop, stack, habit, request) for (habit, _), request in zip(readers, requests, strict=True)]
-        _let_stopped_ones_read(loop, readers, streams)
+        streams = [_open(loop, stack, habit, request) for habit, request in zip(readers, requests, strict=True)]
+        _let_stopped_ones_read(stack, loop, readers, streams)
         _wait(streams, timeout_s=240)
         took = time.monotonic() - began
         entries = finished_entries(stack, [request.client_id for request in requests])
     rows = [
         _compare(habit, stream.reading, references[request.prompt], entries[request.client_id])
-        for (habit, _), stream, request in zip(readers, streams, requests, strict=True)
+        for habit, stream, request in zip(readers, streams, requests, strict=True)
     ]
     return {"took_s": round(took, 1), "tokens_asked": tokens, "streams": rows}
 
@@ -140,11 +157,21 @@ def _open(loop: ReaderLoop, stack: Stack, habit: Habit, request: StreamRequest) 
 
 
 def _let_stopped_ones_read(
-    loop: ReaderLoop, readers: Sequence[tuple[Habit, int]], streams: Sequence[RawStream]
+    stack: Stack, loop: ReaderLoop, habits: Sequence[Habit], streams: Sequence[RawStream]
 ) -> None:
-    stopped = [(habit, stream) for (habit, _), stream in zip(readers, streams, strict=True) if habit.stops_first_s]
-    time.sleep(max(habit.stops_first_s for habit, _ in stopped))
-    for habit, stream in stopped:
+    """Once they were stopped for their time, or (sooner) lost their KV to a pause."""
+    stopped = {
+        stream.reading.client_id: (habit, stream)
+        for habit, stream in zip(habits, streams, strict=True)
+        if habit.stops_first_s
+    }
+    deadline = time.monotonic() + max(habit.stops_first_s for habit, _ in stopped.values())
+    while time.monotonic() < deadline:
+        entries = [entry for entry in stack.statistics()["streams"] if entry["client_id"] in stopped]
+        if len(entries) == len(stopped) and all(entry["state"] == "preempted" for entry in entries):
+            break
+        time.sleep(0.1)
+    for habit, stream in stopped.values():
         loop.set_policy(stream, habit.policy)
 
 
@@ -159,9 +186,10 @@ def _compare(habit: Habit, reading: Reading, reference: Answer, entry: Mapping[s
     return {
         "client_id": reading.client_id,
         "habit": habit.name,
-        "must_pause": habit.is_slow,
+        "must_pause": habit.must_pause,
         "tokens": len(reading.token_ids),
         "frames": len(reading.frames),
+        "data_frames": reading.data_frames,
         "finish_reason": reading.finish_reason,
         "error": reading.error,
         "text_differs": reading.text != reference.text,

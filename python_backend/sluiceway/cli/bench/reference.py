@@ -30,7 +30,7 @@ def uninterrupted(engine: Engine, prompts: Sequence[str], max_tokens: int) -> li
 
 
 def _answer(engine: Engine, request_id: str, prompt: str, max_tokens: int) -> Answer:
-    sampling = SamplingParams(max_tokens=max_tokens, temperature=0)
+    sampling = SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True)
     token_ids = tuple(engine.encode(prompt))
     engine.submit(EngineRequest(request_id=request_id, prompt_token_ids=token_ids, sampling=sampling))
     ids: list[int] = []

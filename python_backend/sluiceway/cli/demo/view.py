@@ -42,7 +42,7 @@ class View:
         self._phase = text
         self._drawn_at = 0.0
         if self._live is None:
-            self.console.print(f"{time.strftime('%H:%M:%S')} {text}", highlight=False)
+            self.console.print(f"{time.strftime('%H:%M:%S')} {text}", highlight=False, soft_wrap=True)
 
     def update(self, statistics: Mapping[str, Any], rss_bytes: int) -> None:
         now = time.monotonic()
@@ -51,7 +51,7 @@ class View:
         self._drawn_at = now
         footer = _footer(statistics, rss_bytes)
         if self._live is None:
-            self.console.print(f"         {_counts(statistics)}; {footer}", highlight=False)
+            self.console.print(f"         {_counts(statistics)}; {footer}", highlight=False, soft_wrap=True)
         else:
             self._live.update(Group(Text(self._phase, style="bold"), table(statistics), Text(footer)), refresh=True)
 
