@@ -153,3 +153,16 @@ def test_a_killed_process_is_gone_at_once(server):
         assert server.produced is not None
     process.kill()
     assert server.cancelled.wait(10)
+
+
+def test_looking_at_a_process_does_not_stop_its_clients(server):
+    plan = ClientPlan(
+        connection=ConnectionSettings(port=server.port),
+        request=StreamRequest(prompt="x", max_tokens=20, client_id="p"),
+        repeat=1_000_000,
+    )
+    process = ReaderProcess([plan])
+    for answers in range(1, 60):  # one look too many froze them: each look must find more answers, in time
+        while len(process.snapshot()) < answers:
+            assert process.alive
+    assert len(process.stop()) >= 59

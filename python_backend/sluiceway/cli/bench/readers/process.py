@@ -49,6 +49,10 @@ class ReaderProcess:
         self._process.start()
         theirs.close()
 
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
     def snapshot(self) -> list[Reading]:
         """Every reading so far, running ones included."""
         readings: list[Reading] = self._ask("snapshot")
@@ -158,6 +162,8 @@ async def _serve(plans: list[ClientPlan], pipe: Connection) -> None:
     while True:
         await asked.wait()
         asked.clear()
+        if not pipe.poll():  # a wake-up for what was read already: recv() would block every client
+            continue
         what = pipe.recv()
         if what == "done":
             pipe.send(all(task.done() for task in clients.tasks))
