@@ -67,11 +67,13 @@ class Outbox:
 class World:
     def __init__(self, **settings):
         self.engine, self.outbox = Engine(), Outbox()
+        self.log = []
         self.driver = Driver(
             Config.model_validate(settings),
             engine=self.engine,
             outbox=self.outbox,
             overhead_bytes=lambda message: OVERHEAD,
+            log=self.log.append,
         )
 
     def at(self, now, *messages):
@@ -303,6 +305,20 @@ def test_a_broken_send_ends_the_stream(world):
     assert world.outbox.closed == ["r1"]
     world.tokens(1.3, "r1", b"", FinishReason.CANCELLED, ids=())
     assert world.finished[0]["finish_reason"] == "error"
+
+
+def test_an_impossible_event_ends_its_stream_and_no_other(world):
+    world.admit(1.0, "rpc-1")
+    world.admit(1.0, "rpc-2")
+    world.tokens(1.1, "r1", b"a")
+    world.at(1.2, SendDone("r1", FrameSent(99)))
+    assert ("abort", "r1") in world.engine.calls
+    assert "frame 99" in world.log[0]
+    world.tokens(1.3, "r1", b"", FinishReason.CANCELLED, ids=())
+    world.sent_all(1.4)
+    assert [end["finish_reason"] for end in world.finished] == ["error"]
+    world.tokens(1.5, "r2", b"b")
+    assert world.outbox.texts("r2") == ["b"]
 
 
 def test_no_room_is_refused_with_limit_and_hint():

@@ -5,21 +5,10 @@ No clock and no thread in here: driver_thread.py calls turn() with the time, tes
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from functools import partial
 
-from sluiceway.core.commands import (
-    AbortGeneration,
-    CloseSilently,
-    Command,
-    PauseGeneration,
-    ReleaseKv,
-    ResumeGeneration,
-    SendFrame,
-    StreamClosed,
-)
+from sluiceway.core.commands import StreamClosed
 from sluiceway.core.events import (
     AbortRequested,
     ClientGone,
@@ -32,30 +21,20 @@ from sluiceway.core.events import (
 )
 from sluiceway.core.record import Record
 from sluiceway.core.registry import AdmissionRefused, Registry
-from sluiceway.engine.protocol import Engine, EngineRequest, TokenEvent
+from sluiceway.core.transitions import IllegalEventError
+from sluiceway.engine.protocol import EngineRequest, TokenEvent
+from sluiceway.runtime import messages
 from sluiceway.runtime.config import Config
+from sluiceway.runtime.dispatch import Dispatch
 from sluiceway.runtime.engine_loop import EnginePort
 from sluiceway.runtime.errors import ErrorCode
 from sluiceway.runtime.finished import FinishedRing
-from sluiceway.runtime.messages import (
-    Admit,
-    Drain,
-    EngineDied,
-    Message,
-    PollDone,
-    Records,
-    Refuse,
-    SendDone,
-    Snapshot,
-    Tokens,
-)
 from sluiceway.runtime.outbox import Outbox
+from sluiceway.runtime.polls import CancelPolls
 from sluiceway.runtime.response_path import ResponsePath
 from sluiceway.runtime.rpcs import Rpc, RpcTable
-from sluiceway.runtime.statistics import DriverSnapshot, StreamSnapshot
+from sluiceway.runtime.statistics import DriverSnapshot
 from sluiceway.runtime.stream import Stream, open_stream
-
-_POLL_SPREAD = 16  # first polls of streams that come together are spread over one interval
 
 
 class Driver:
@@ -70,12 +49,15 @@ class Driver:
         *,
         engine: EnginePort,
         outbox: Outbox,
-        overhead_bytes: Callable[[Admit], int],
+        overhead_bytes: Callable[[messages.Admit], int],
+        log: Callable[[str], None],
     ) -> None:
         self._config = config
-        self._submit, self._to_engine = engine.submit, engine.post
+        self._submit = engine.submit
         self._outbox = outbox
+        self._dispatch = Dispatch(engine, outbox)
         self._overhead_bytes = overhead_bytes
+        self._log = log
         limits = config.flow_control.limits(frame_overhead_bytes=0)
         admission = config.admission
         self._registry = Registry(
@@ -85,17 +67,17 @@ class Driver:
         )
         self._rpcs = RpcTable(limits.window)
         self._streams: dict[str, Stream] = {}
-        self._polls: list[tuple[float, str]] = []
+        self._polls = CancelPolls(config.pump.cancel_poll_s)
         self._count = 0
-        self._refused = self._disconnects = self._aborts = 0
+        self._refused = self._disconnects = 0
         self._is_engine_dead = False
         self._is_draining = False
         self._drains: list[Future[None]] = []
         self.finished = FinishedRing()
 
-    def turn(self, messages: Iterable[Message], now: float) -> None:
+    def turn(self, news: Iterable[messages.Message], now: float) -> None:
         """Handle what came, in order, then whatever is due at ``now``."""
-        for message in messages:
+        for message in news:
             self._take(message, now)
         for request_id in self._registry.due(now):
             self._apply(self._streams[request_id], DeadlineReached(), now)
@@ -107,42 +89,42 @@ class Driver:
 
     def next_deadline(self) -> float | None:
         """When turn() has something to do even if nothing comes."""
-        polls = self._polls[0][0] if self._polls else None
-        return min((at for at in (self._registry.next_deadline(), polls) if at is not None), default=None)
+        deadlines = (self._registry.next_deadline(), self._polls.next_deadline)
+        return min((at for at in deadlines if at is not None), default=None)
 
-    def _take(self, message: Message, now: float) -> None:
+    def _take(self, message: messages.Message, now: float) -> None:
         match message:
-            case Tokens(events, at):
+            case messages.Tokens(events, at):
                 for event in events:
                     self._tokens(event, at, now)
-            case SendDone(request_id, event):
+            case messages.SendDone(request_id, event):
                 self._apply_to(request_id, event, now)
-            case Records(records):
+            case messages.Records(records):
                 for record in records:
                     self._record(record, now)
-            case Admit():
+            case messages.Admit():
                 self._admit(message, now)
-            case Refuse(rpc_id, path, text, code):
+            case messages.Refuse(rpc_id, path, text, code):
                 self._refuse(rpc_id, path, text, code)
-            case PollDone(request_id, cancelled, records_expired):
+            case messages.PollDone(request_id, cancelled, records_expired):
                 if cancelled:
                     self._client_gone(request_id, "cancelled", now)
                 elif records_expired:
                     self._apply_to(request_id, SignalLost(), now)
-            case Drain(done):
+            case messages.Drain(done):
                 self._is_draining = True
                 self._drains.append(done)
                 for request_id in list(self._streams):
                     self._apply_to(request_id, AbortRequested(FinishReason.SHUTDOWN), now)
-            case EngineDied():
+            case messages.EngineDied():
                 self._is_engine_dead = True
                 for request_id in list(self._streams):
                     if self._streams[request_id].kv_free_at is None:
                         self._tokens(TokenEvent(request_id, (), b"", FinishReason.ERROR), now, now)
-            case Snapshot(answer):
+            case messages.Snapshot(answer):
                 answer.set_result(self._snapshot(now))
 
-    def _admit(self, message: Admit, now: float) -> None:
+    def _admit(self, message: messages.Admit, now: float) -> None:
         request = message.request
         if self._is_draining or self._is_engine_dead:
             why = "the engine failed" if self._is_engine_dead else "the server is shutting down"
@@ -165,8 +147,7 @@ class Driver:
             request_id=request_id, prompt_token_ids=message.prompt_token_ids, sampling=request.sampling
         )
         self._submit(submission)
-        spread = (self._count % _POLL_SPREAD + 1) / _POLL_SPREAD
-        heapq.heappush(self._polls, (now + self._config.pump.cancel_poll_s * spread, request_id))
+        self._polls.add(request_id, now)
         if rpc.ended is not None:
             self._client_gone(request_id, rpc.ended, now)
 
@@ -185,15 +166,15 @@ class Driver:
         reason = event.finish_reason
         if stream.whole is not None:
             stream.whole.add(event)
-            if stream.whole.is_full:
-                if reason is None:
-                    self._to_engine(partial(_abort, event.request_id))
-                reason = None if reason is None else FinishReason.LENGTH
+            if stream.whole.is_full and reason is None:
+                self._dispatch.cut_short(event.request_id)
+            elif stream.whole.is_full:
+                reason = FinishReason.LENGTH
         elif event.token_ids or event.text:
             self._apply(stream, TokensProduced(event.token_ids, event.text), now)
-        if event.finish_reason is not None:
+        if reason is not None:
             stream.kv_free_at = at
-            self._apply(stream, EngineFinished(reason or event.finish_reason), now)
+            self._apply(stream, EngineFinished(reason), now)
 
     def _record(self, record: Record, now: float) -> None:
         rpc, progress = self._rpcs.observe(record)
@@ -226,66 +207,43 @@ class Driver:
             self._apply(stream, event, now)
 
     def _apply(self, stream: Stream, event: Event, now: float) -> None:
-        for command in stream.sender.handle(event, now):
-            self._execute(stream, command, now)
+        try:
+            commands = stream.sender.handle(event, now)
+        except IllegalEventError as error:
+            # A defect in one stream's path. It ends that stream, not the driver and so every other one.
+            self._log(f"{stream.request_id}: {error}; ending the stream")
+            commands = stream.sender.handle(AbortRequested(FinishReason.ERROR), now)
+        for command in commands:
+            if isinstance(command, StreamClosed):
+                self._close(stream, now)
+            else:
+                self._dispatch.execute(stream, command)
         self._registry.touch(stream.request_id)
 
-    def _execute(self, stream: Stream, command: Command, now: float) -> None:
-        request_id = stream.request_id
-        match command:
-            case SendFrame(frame):
-                stream.is_final_queued = frame.finish_reason is not None
-                self._outbox.send(stream, stream.complete(frame))
-            case CloseSilently():
-                stream.is_final_queued = True
-                self._outbox.close(stream)
-            case PauseGeneration():
-                self._to_engine(lambda engine: engine.pause(request_id))
-            case ResumeGeneration():
-                self._to_engine(lambda engine: engine.resume(request_id))
-            case ReleaseKv():
-                self._to_engine(lambda engine: engine.release_kv(request_id))
-            case AbortGeneration():
-                self._aborts += 1
-                self._to_engine(partial(_abort, request_id))
-            case StreamClosed():
-                self.finished.add(stream, stream.sender.statistics(now), now)
-                self._rpcs.leave(stream.rpc, request_id)
-                self._registry.remove(request_id)
-                del self._streams[request_id]
+    def _close(self, stream: Stream, now: float) -> None:
+        self.finished.add(stream, stream.sender.statistics(now), now)
+        self._rpcs.leave(stream.rpc, stream.request_id)
+        self._registry.remove(stream.request_id)
+        del self._streams[stream.request_id]
 
     def _poll(self, now: float) -> None:
         """Ask after clients that no record tells of; the others are only looked at again later."""
-        while self._polls and self._polls[0][0] <= now:
-            _, request_id = heapq.heappop(self._polls)
+        for request_id in self._polls.due(now):
             stream = self._streams.get(request_id)
-            if stream is None or stream.is_final_queued:
-                continue
-            if not stream.rpc.window.has_signal:
-                self._outbox.poll(stream, records_expired=False)
-            heapq.heappush(self._polls, (now + self._config.pump.cancel_poll_s, request_id))
+            if stream is not None and not stream.is_final_queued:
+                if not stream.rpc.window.has_signal:
+                    self._outbox.poll(stream, records_expired=False)
+                self._polls.again(request_id, now)
 
     def _snapshot(self, now: float) -> DriverSnapshot:
         return DriverSnapshot(
             now=now,
-            streams=tuple(
-                StreamSnapshot(
-                    stream.request.client_id,
-                    stream.request.rpc_id,
-                    stream.produced_tokens,
-                    stream.sender.statistics(now),
-                )
-                for stream in self._streams.values()
-            ),
+            streams=tuple(stream.snapshot(now) for stream in self._streams.values()),
             totals=self._registry.totals(),
             refused=self._refused,
             finished=dict(self.finished.reasons),
             disconnects=self._disconnects,
-            aborts=self._aborts,
+            aborts=self._dispatch.aborts,
             rpcs=len(self._rpcs),
             is_draining=self._is_draining,
         )
-
-
-def _abort(request_id: str, engine: Engine) -> None:
-    engine.abort(request_id)

@@ -28,7 +28,13 @@ from sluiceway.runtime.outbox import Outbox
 from sluiceway.runtime.pump import Pump
 from sluiceway.runtime.response_path import Responder, ResponsePath
 from sluiceway.runtime.statistics import as_json
-from sluiceway.runtime.watch import DrainWatch, ParentWatch, parent_grpc_address
+from sluiceway.runtime.watch import (
+    DrainWatch,
+    ParentWatch,
+    end_with_parent,
+    parent_exit_timeout_s,
+    parent_grpc_address,
+)
 from sluiceway.runtime.wire import frame_overhead_bytes
 
 _ASK_TIMEOUT_S = 5.0
@@ -85,12 +91,14 @@ class Service:
             engine=self._engine_loop,
             outbox=Outbox(self._pump, self._inbox.post, log),
             overhead_bytes=self._overhead_bytes,
+            log=log,
         )
         self._driver_thread = DriverThread(
             self._driver, self._inbox, clock=clock, tend=self._pump.tend, on_death=self._die
         )
         self._admin = AdminServer(config.admin.listen, self)
         self._parent_watch = ParentWatch()
+        self._stopped = threading.Event()
         self._drain_watch: DrainWatch | None = None
         watched = parent_grpc_address() if config.drain_watch == "auto" else config.drain_watch
         if watched is not None:
@@ -112,6 +120,8 @@ class Service:
 
     def submit(self, raw: RawRequest, responder: Responder) -> None:
         """Take a request over, or answer why not. Never raises, never blocks on anything but tokenizing."""
+        if self._drain_watch is not None:
+            self._drain_watch.saw_request()
         try:
             request = parse(raw, self._config.admission)
         except RequestError as error:
@@ -149,6 +159,7 @@ class Service:
 
     def stop(self) -> None:
         """Drain and end every thread and the listener; bounded in time, whatever hangs."""
+        self._stopped.set()
         self._parent_watch.stop()
         if self._drain_watch is not None:
             self._drain_watch.stop()
@@ -182,8 +193,13 @@ class Service:
         )
 
     def _server_exits(self) -> None:
+        """Triton 24.10 waits for open RPCs without end, also past its exit timeout, and then never calls us."""
         log("the server is shutting down: ending open streams")
         self._inbox.post(Drain(Future()))
+        timeout_s = parent_exit_timeout_s()
+        if not self._stopped.wait(timeout_s):
+            log(f"the server did not leave within its exit timeout of {timeout_s:.0f} s: ending it")
+            end_with_parent()
 
     def _engine_died(self, detail: str) -> None:
         """Tell every client, then go: a process without an engine must not look ready."""

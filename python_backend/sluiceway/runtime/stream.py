@@ -14,6 +14,7 @@ from sluiceway.engine.protocol import TokenEvent
 from sluiceway.runtime.codec import GenerateRequest
 from sluiceway.runtime.response_path import ResponsePath
 from sluiceway.runtime.rpcs import Rpc
+from sluiceway.runtime.statistics import StreamSnapshot
 
 TOKEN_TIMES_KEPT = 64
 _LONGEST_UNFINISHED = 3
@@ -110,6 +111,10 @@ class Stream:
         ids = 4 * (tokens - 1) if self.request.outputs.token_ids and tokens else 0
         echo = len(self.request.prompt.encode()) if self.request.echo else 0
         return ids + (self.whole.size + echo if self.whole is not None else 0)
+
+    def snapshot(self, now: float) -> StreamSnapshot:
+        request = self.request
+        return StreamSnapshot(request.client_id, request.rpc_id, self.produced_tokens, self.sender.statistics(now))
 
     def complete(self, frame: Frame) -> Frame:
         """The frame to send: a whole answer travels outside the sender, which only decides when."""

@@ -7,6 +7,7 @@ streams and the streams wait for nothing. Without the second, a stub outlives a 
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +15,7 @@ from pathlib import Path
 
 SERVER_READY = "/inference.GRPCInferenceService/ServerReady"
 _READY = b"\x08\x01"  # ServerReadyResponse{ready: true}
+_DEFAULT_EXIT_TIMEOUT_S = 30.0
 _MISSES = 3  # failed calls in a row before a server that was ready counts as going
 
 
@@ -24,8 +26,13 @@ class DrainWatch:
         self._address = address
         self._on_exit = on_exit
         self._interval_s = interval_s
+        self._was_ready = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="drain-watch", daemon=True)
+
+    def saw_request(self) -> None:
+        """A server that hands us requests is ready, even if it goes before it was asked."""
+        self._was_ready = True
 
     def start(self) -> None:
         self._thread.start()
@@ -40,31 +47,52 @@ class DrainWatch:
 
         with grpc.insecure_channel(self._address) as channel:
             ask = channel.unary_unary(SERVER_READY)
-            was_ready, misses = False, 0
+            misses = 0
             while not self._stopping.wait(self._interval_s):
                 try:
                     answer = ask(b"", timeout=self._interval_s * 4)
-                except grpc.RpcError:
-                    misses += 1
+                except grpc.RpcError as error:
+                    # An overloaded server answers late; one that goes has closed its port.
+                    misses += error.code() is grpc.StatusCode.UNAVAILABLE
                 else:
                     misses = 0 if answer == _READY else _MISSES
-                    was_ready = was_ready or answer == _READY
-                if was_ready and misses >= _MISSES:
+                    self._was_ready = self._was_ready or answer == _READY
+                if self._was_ready and misses >= _MISSES:
                     self._on_exit()
                     return
 
 
-def parent_grpc_address() -> str | None:
-    """The gRPC endpoint of the tritonserver that started this stub, from its command line."""
+def _server_arguments() -> list[str]:
+    """The command line of the tritonserver that started this stub; empty if something else did."""
     try:
         arguments = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode().split("\0")
     except (OSError, UnicodeDecodeError):
-        return None
-    if not Path(arguments[0]).name.startswith("tritonserver"):
+        return []
+    return arguments if Path(arguments[0]).name.startswith("tritonserver") else []
+
+
+def parent_grpc_address() -> str | None:
+    """The gRPC endpoint of the tritonserver that started this stub, from its command line."""
+    arguments = _server_arguments()
+    if not arguments:
         return None
     port = _option(arguments, "--grpc-port") or "8001"
     host = _option(arguments, "--grpc-address") or "127.0.0.1"
     return f"{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"  # noqa: S104 - compared, not bound
+
+
+def parent_exit_timeout_s() -> float:
+    """Triton's --exit-timeout-secs as it was given to our server, else Triton's default."""
+    given = _option(_server_arguments(), "--exit-timeout-secs")
+    return float(given) if given is not None and given.isdigit() else _DEFAULT_EXIT_TIMEOUT_S
+
+
+def end_with_parent() -> None:
+    """End the server that does not leave, and this process; takes the shared memory along."""
+    remove_own_regions()
+    if _server_arguments():
+        os.kill(os.getppid(), signal.SIGKILL)
+    os._exit(1)
 
 
 def _option(arguments: list[str], name: str) -> str | None:
