@@ -136,6 +136,7 @@ def test_a_stream_from_start_to_end(world):
     assert entry["token_times"] == [1.1, 1.2]
     snapshot = world.snapshot(1.4)
     assert (snapshot.streams, snapshot.totals.open_streams, snapshot.finished) == ((), 0, {"stop": 1})
+    assert snapshot.rpcs == 0
 
 
 def test_a_whole_answer_is_one_frame(world):
@@ -164,9 +165,13 @@ def test_a_whole_answer_has_a_limit_and_stays_whole_characters():
 def test_a_whole_answer_is_booked_with_all_its_bytes(world):
     world.admit(1.0, stream=False)
     world.tokens(1.1, "r1", b"x" * 1000, FinishReason.STOP)
-    world.admit(1.2)
+    world.admit(1.2, stream=False)
     window = world.driver._streams["r2"].rpc.window
     assert window.in_flight.bytes == OVERHEAD + 1000
+    world.tokens(1.3, "r2", b"x" * 16000, FinishReason.STOP)
+    assert world.outbox.texts("r2") == []  # together they would exceed the window
+    world.at(1.4, record(1, OVERHEAD + 1000))
+    assert world.outbox.texts("r2") == ["x" * 16000]
 
 
 def test_token_ids_count_as_wire_bytes(world):
@@ -273,6 +278,9 @@ def test_with_records_nobody_is_asked(world):
 def test_nobody_is_asked_after_final(world):
     world.admit(1.0, rpc_id=None)
     world.tokens(1.1, "r1", b"a", FinishReason.STOP)
+    world.admit(1.2)
+    world.at(1.3, record())
+    world.tokens(1.4, "r2", b"a", FinishReason.STOP)
     world.at(2.0)
     world.at(2.1, record(expired=True))
     assert world.outbox.polls == []
