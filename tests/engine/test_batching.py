@@ -149,3 +149,18 @@ def test_text_held_back_for_a_stop_string_comes_with_the_end(request_of, collect
     engine = ScriptedEngine(step_s=0)
     engine.submit(request_of("r", [9], max_tokens=3, stop=(text[-4:] + "~",)))
     assert collect(engine).run().text["r"].decode() == text
+
+
+@pytest.mark.parametrize("ending", ["stop", "cancelled"])
+def test_text_held_back_also_comes_with_the_end_of_script_and_an_abort(request_of, collect, ending) -> None:
+    text = scripted_answer([9], 3)[1].decode()
+    engine = ScriptedEngine(step_s=0, answer_tokens=3)
+    engine.submit(request_of("r", [9], max_tokens=9, stop=(text[-4:] + "~",)))
+    collected = collect(engine)
+    for _ in range(3):
+        collected.step()
+    assert collected.text["r"].decode() == text[:-4]
+    if ending == "cancelled":
+        engine.abort("r")
+    assert collected.run().reasons["r"] == [ending]
+    assert collected.text["r"].decode() == text
