@@ -67,7 +67,9 @@ def test_every_scenario_is_listed():
 
 
 def test_no_figure_is_written_as_nan(tmp_path):
-    result = ScenarioResult(settings={}, arms={"a": [math.nan, 1.0]}, promises=[Promise.at_most("x", math.nan, 1.0, "s")])
+    result = ScenarioResult(
+        settings={}, arms={"a": [math.nan, 1.0]}, promises=[Promise.at_most("x", math.nan, 1.0, "s")]
+    )
     document = report.as_json("x", result, quick=False)
     assert document["promises"][0]["value"] is None
     assert document["arms"] == {"a": [None, 1.0]}
