@@ -162,12 +162,17 @@ def _answers(process: ReaderProcess) -> int:
 
 
 def draw(figure: Figure, arms: dict[str, Arm]) -> None:
-    """One panel an arm: the distribution of the time between tokens, quiet and with never-readers."""
-    axes = figure.subplots(1, len(arms), sharey=True, squeeze=False)[0]
-    for axis, (name, arm) in zip(axes, arms.items(), strict=True):
-        for label, pace in (("quiet", arm.quiet), (f"with {arm.never_readers} never-readers", arm.with_slow)):
+    """One panel an arm: the share of gaps between tokens that were longer than so many milliseconds."""
+    axes = list(figure.subplots(2, 3, sharex=True, sharey=True).flat)
+    for axis, (name, arm) in zip(axes, arms.items(), strict=False):
+        for label, pace in (("quiet", arm.quiet), ("with never-readers", arm.with_slow)):
             if pace.gaps:
-                axis.plot(*cdf(pace.gaps), label=label)
-        axis.set(title=name.replace("_", " "), xlabel="ms between tokens", xscale="log")
-        axis.legend(fontsize="small")
-    axes[0].set_ylabel("share of gaps")
+                times, share = cdf(pace.gaps)
+                axis.step(times, [1 - each for each in share], where="post", label=label)
+        axis.set_title(f"{name.replace('_', ' ')}, {arm.never_readers} never read", fontsize="small")
+        axis.set(yscale="log", ylim=(1e-3, 1.2))
+    for axis in axes[len(arms) :]:
+        axis.set_axis_off()
+    axes[0].legend(fontsize="small")
+    figure.supxlabel("ms between two tokens")
+    figure.supylabel("share of gaps that were longer")

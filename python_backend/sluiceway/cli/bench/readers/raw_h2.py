@@ -55,8 +55,7 @@ class RawConnection(asyncio.BufferedProtocol):
     def open(self, request: StreamRequest, policy: ReadingPolicy, *, half_close: bool = True) -> RawStream:
         """Start one RPC. half_close=False keeps the send side open, as tritonclient does."""
         stream_id = self._h2.get_next_available_stream_id()
-        stream = RawStream(stream_id, request, policy, self.settings.stream_window)
-        stream.half_close = half_close
+        stream = RawStream(stream_id, request, policy, self.settings.stream_window, half_close=half_close)
         self._streams[stream_id] = stream
         if self._transport.is_closing():
             stream.reading.error = "the connection is closed"
@@ -117,7 +116,7 @@ class RawConnection(asyncio.BufferedProtocol):
         if how is Leave.RST_STREAM:
             self._end(stream)
 
-    # --- asyncio.BufferedProtocol --------------------------------------------------------------------
+    # --- asyncio --------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

@@ -13,14 +13,16 @@ from sluiceway.cli.bench.readers.wire import MessageAssembler, StreamRequest
 class RawStream(Stream):
     """``reading``, ``wait`` and ``ended`` are for any thread, the rest for the loop thread."""
 
-    def __init__(self, stream_id: int, request: StreamRequest, policy: ReadingPolicy, window: int) -> None:
+    def __init__(
+        self, stream_id: int, request: StreamRequest, policy: ReadingPolicy, window: int, *, half_close: bool
+    ) -> None:
         super().__init__(request.client_id)
         self.stream_id = stream_id
         self.policy = policy
         self.flow = Flow(window=window, opened_at=self.reading.opened_at)
         self.assembler = MessageAssembler()
         self.unsent = bytearray(request.body())
-        self.half_close = False
+        self.half_close = half_close
         self.parses = policy.parses  # for good: messages cannot be picked up in the middle of one
         self.timer: asyncio.TimerHandle | None = None
         self.on_end: Callable[[], None] | None = None
