@@ -54,10 +54,9 @@ CROWDED: dict[str, Any] = {
 CROWD_PAUSED_TOKENS = 4000
 CROWD_FINISHED_TOKENS = 48  # 4,096 bytes of window take about 30
 NAIVE_STEP_S = 0.02
-NAIVE_TOKENS = 1500
-NAIVE_PLAN = [("active", Leave.FIN, True), ("finished", Leave.TCP_RST, True), ("active", Leave.RST_STREAM, False)]
+NAIVE_PLAN = [(Leave.FIN, False), (Leave.FIN, False), (Leave.TCP_RST, True)]
 # Envoy takes about 128 KiB a stream; only what comes after that queues in Triton.
-NAIVE_FILL_S = 45.0
+NAIVE_FILL_S = 35.0
 
 
 def run(context: BenchContext) -> ScenarioResult:
@@ -161,7 +160,7 @@ def _naive(context: BenchContext) -> dict[str, Any]:
     config = {"engine": {"step_s": NAIVE_STEP_S}}
     with context.stack("crowd-naive", config, model_repository=NAIVE_MODELS, with_backend_admin=False) as stack:
         context.note(f"the naive model: {CROWD} clients that never read, for {NAIVE_FILL_S:g} s a round")
-        for each in crowd.naive_rounds(stack, plan, CROWD, NAIVE_TOKENS, NAIVE_FILL_S):
+        for each in crowd.naive_rounds(stack, plan, CROWD, NAIVE_FILL_S):
             context.note(f"naive, {each.leave}: {'CRASHED' if each.crashed else 'stayed up'}")
             done.append(each)
     return crowd.summary(done)

@@ -50,7 +50,7 @@ class Round:
     shared_connection: bool
     clients: int
     crashed: bool
-    answered_after_s: float
+    answered_after_s: float | None
 
 
 def moments(paused_tokens: int, finished_tokens: int) -> tuple[Moment, ...]:
@@ -65,16 +65,15 @@ def moments(paused_tokens: int, finished_tokens: int) -> tuple[Moment, ...]:
 
 
 def rounds(stack: Stack, plan: list[tuple[Moment, Leave, bool]], clients: int) -> Iterator[Round]:
-    """Run the rounds one by one. Raises TimeoutError if the crowd cannot be brought about, or a crashed
-    stack does not come back.
-    """
+    """Run the rounds one by one. Raises TimeoutError if the crowd cannot be brought about."""
     for number, (moment, leave, shared) in enumerate(plan):
         ids = [f"crowd-{number}-{client}" for client in range(clients)]
         with ReaderLoop() as loop:
             crowd = Crowd(loop, stack, ids, moment.max_tokens, shared=shared)
             moment.wait(stack, ids)
             crashed, answered_after_s = leave_and_look(stack, loop, crowd, leave)
-        wait_until_idle(stack)
+        if answered_after_s is not None:
+            wait_until_idle(stack)
         yield Round(
             moment=moment.name,
             leave=leave,
@@ -85,28 +84,27 @@ def rounds(stack: Stack, plan: list[tuple[Moment, Leave, bool]], clients: int) -
         )
 
 
-def naive_rounds(
-    stack: Stack, plan: list[tuple[str, Leave, bool]], clients: int, tokens: int, fill_s: float
-) -> Iterator[Round]:
-    """The same crowd in front of a model that sends whatever it makes.
+def naive_rounds(stack: Stack, plan: list[tuple[Leave, bool]], clients: int, fill_s: float) -> Iterator[Round]:
+    """The same crowd in front of a model that sends whatever it makes; it leaves after ``fill_s``.
 
-    It leaves after ``fill_s``; by then the answers of ``tokens`` are finished, or ("active") still go on.
+    Ends early when the server hangs: nothing more can be asked of it.
     """
-    for number, (moment, leave, shared) in enumerate(plan):
+    for number, (leave, shared) in enumerate(plan):
         ids = [f"naive-{number}-{client}" for client in range(clients)]
         with ReaderLoop() as loop:
-            asked = tokens if moment == "finished" else 100 * tokens
-            crowd = Crowd(loop, stack, ids, asked, shared=shared)
+            crowd = Crowd(loop, stack, ids, 100_000, shared=shared)
             time.sleep(fill_s)
             crashed, answered_after_s = leave_and_look(stack, loop, crowd, leave)
         yield Round(
-            moment=moment,
+            moment="active",
             leave=leave,
             shared_connection=shared,
             clients=clients,
             crashed=crashed,
             answered_after_s=answered_after_s,
         )
+        if answered_after_s is None:
+            return
 
 
 class Crowd:
@@ -132,8 +130,11 @@ class Crowd:
         self._loop.call(everybody)
 
 
-def leave_and_look(stack: Stack, loop: ReaderLoop, crowd: Crowd, leave: Leave) -> tuple[bool, float]:
-    """All leave; did tritonserver or the stub die, and after how long did a new request get its answer?"""
+def leave_and_look(stack: Stack, loop: ReaderLoop, crowd: Crowd, leave: Leave) -> tuple[bool, float | None]:
+    """All leave; did tritonserver or the stub die, and after how long did a new request get its answer?
+
+    No answer within a minute (None) counts as a crash: a server that hangs in its own abort is gone too.
+    """
     before = _server_processes(stack)
     crowd.leave(leave)
     left_at = time.monotonic()
@@ -141,7 +142,9 @@ def leave_and_look(stack: Stack, loop: ReaderLoop, crowd: Crowd, leave: Leave) -
     while time.monotonic() < left_at + CRASH_SHOWS_WITHIN_S and not crashed:
         crashed = not all(is_alive(process) for process in before)
         time.sleep(0.05)
-    return crashed, _answered(stack, loop) - left_at
+    answered_at = _answered(stack, loop)
+    crashed = crashed or answered_at is None or not all(is_alive(process) for process in before)
+    return crashed, None if answered_at is None else answered_at - left_at
 
 
 def _server_processes(stack: Stack) -> list[psutil.Process]:
@@ -149,8 +152,8 @@ def _server_processes(stack: Stack) -> list[psutil.Process]:
     return [psutil.Process(pids[name]) for name in ("tritonserver", "stub") if name in pids]
 
 
-def _answered(stack: Stack, loop: ReaderLoop) -> float:
-    """When a small request came back complete. Raises TimeoutError if none does within a minute."""
+def _answered(stack: Stack, loop: ReaderLoop) -> float | None:
+    """When a small request came back complete. None if none does within a minute."""
     deadline = time.monotonic() + RETURN_TIMEOUT_S
     while time.monotonic() < deadline:
         request = StreamRequest(prompt="river", max_tokens=2, client_id="probe")
@@ -162,7 +165,7 @@ def _answered(stack: Stack, loop: ReaderLoop) -> float:
         if stream.wait(5) and stream.reading.finish_reason == "length":
             return time.monotonic()
         time.sleep(0.2)
-    raise TimeoutError(f"the stack gave no answer within {RETURN_TIMEOUT_S:g} s after 200 clients left")
+    return None
 
 
 def summary(done: list[Round]) -> dict[str, Any]:
