@@ -63,7 +63,6 @@ def is_final(response):
 
 
 def wait_for(condition, timeout_s=20, what="it"):
-
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"

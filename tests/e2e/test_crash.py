@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from e2e.inference import wait_for
 from sluiceway.cli.bench.readers import ConnectionSettings, Never, Normal, ReaderLoop, StreamRequest
 from sluiceway.cli.process import is_alive
 from sluiceway.cli.stack import Stack, StackSettings
@@ -35,13 +36,6 @@ def open_readers(loop, stack, policy, count, tokens=3000):
         for n in range(count)
     ]
     return [loop.open(loop.connect(settings), request, policy) for request in requests]
-
-
-def wait_for(condition, timeout_s, what):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {timeout_s:g} s"
-        time.sleep(0.05)
 
 
 def answers(stack):

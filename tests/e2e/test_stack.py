@@ -18,6 +18,7 @@ import pytest
 import yaml
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from e2e.inference import wait_for
 from sluiceway.cli import setup, shm
 from sluiceway.cli.ports import LOOPBACK, Ports, PortTakenError, option_name
 from sluiceway.cli.process import is_alive
@@ -47,13 +48,6 @@ def stream(port, words, timeout_s=10):
             iter([request(words)]), timeout=timeout_s
         )
         return sum(1 for _ in call)
-
-
-def wait_for(condition, timeout_s, what):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {timeout_s:g} s"
-        time.sleep(0.05)
 
 
 def answers(port):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as tritonclient
 
+from e2e.inference import wait_for
 from sluiceway.cli.bench.departures import finished_entries
 from sluiceway.cli.bench.readers import ConnectionSettings, Leave, Normal, ReaderLoop, StopAfter, StreamRequest
 from sluiceway.cli.stack import Stack, StackSettings
@@ -103,10 +104,3 @@ def tritonclient_inputs(request):
         inputs.append(tritonclient.InferInput(tensor.name, list(tensor.shape), tensor.datatype))
         inputs[-1].set_data_from_numpy(value)
     return inputs
-
-
-def wait_for(condition, timeout_s=20.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "not within 20 s"
-        time.sleep(0.02)

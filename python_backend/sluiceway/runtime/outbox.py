@@ -34,9 +34,6 @@ class Outbox:
     def poll(self, stream: Stream, *, records_expired: bool) -> None:
         self._pump.submit(stream.rpc.rpc_id, JobKind.POLL, lambda: self._poll(stream, records_expired))
 
-    def tend(self) -> None:
-        self._pump.tend()
-
     def _send(self, stream: Stream, frame: Frame) -> None:
         try:
             stream.path.send(frame)
