@@ -54,6 +54,30 @@ class ReleaseKv:
 
 
 @dataclass(frozen=True, slots=True)
+class SwapOut:
+    """Copy the paused request's KV to host memory and free its device blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetWeight:
+    """How much the client needs the next token: 1.0 normal, less with plenty unread (see weight.py)."""
+
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolFrame:
+    """Keep ``frame`` in the spool: nobody is connected to take it. The last one has a finish_reason."""
+
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceGeneration:
+    """End the request in the engine and submit a short one in its place; its tokens come as index 0, 1, ..."""
+
+
+@dataclass(frozen=True, slots=True)
 class AbortGeneration:
     """End the request in the engine, which answers with one EngineFinished."""
 
@@ -65,4 +89,16 @@ class StreamClosed:
     reason: FinishReason
 
 
-Command = SendFrame | CloseSilently | PauseGeneration | ResumeGeneration | ReleaseKv | AbortGeneration | StreamClosed
+Command = (
+    SendFrame
+    | CloseSilently
+    | PauseGeneration
+    | ResumeGeneration
+    | ReleaseKv
+    | SwapOut
+    | SetWeight
+    | SpoolFrame
+    | ReplaceGeneration
+    | AbortGeneration
+    | StreamClosed
+)

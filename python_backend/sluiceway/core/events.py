@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from sluiceway.core.decision import Decision
+
 
 class FinishReason(StrEnum):
     """Why a stream ended; sent to the client as the output ``finish_reason``."""
@@ -18,6 +20,9 @@ class FinishReason(StrEnum):
     STALLED = "stalled"  # the client read nothing for too long
     NO_SIGNAL = "no_signal"  # nobody told us what was delivered (client went round Envoy?)
     SHUTDOWN = "shutdown"  # the server is draining
+    QUOTA = "quota"  # a limit of the tenant or of the spool was reached
+    DETACHED = "detached"  # the answer goes on without this client, who may come back with the stream id
+    DEGRADED = "degraded"  # a short answer, made anew, took the place of the one that was asked for
     ERROR = "error"  # the engine or the send path failed
 
 
@@ -83,6 +88,13 @@ class AbortRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class Decided:
+    """The policy chose what to do while the stream is behind."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlineReached:
     """``now`` passed next_deadline()."""
 
@@ -96,5 +108,6 @@ Event = (
     | SignalLost
     | ClientGone
     | AbortRequested
+    | Decided
     | DeadlineReached
 )

@@ -11,10 +11,12 @@ class State(StrEnum):
     WAITING = "waiting"  # submitted, no token yet
     STREAMING = "streaming"
     PAUSED = "paused"  # out of the batch, KV held
+    SWAPPED = "swapped"  # out of the batch, KV in host memory
     PREEMPTED = "preempted"  # out of the batch, KV dropped, tokens kept
     DRAINING = "draining"
+    DETACHED = "detached"  # no client; the engine's frames go to the spool
     FINISHED = "finished"  # FINAL is out and KV is back
 
     @property
     def is_out_of_batch(self) -> bool:
-        return self in (State.PAUSED, State.PREEMPTED)
+        return self in (State.PAUSED, State.SWAPPED, State.PREEMPTED)

@@ -76,11 +76,32 @@ class EngineStatistics:
     requests: dict[str, RequestStatistics]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLoad:
+    """What the policy needs to know, O(1) to take after each step. Rates: measured at start-up, then tracked
+    (moving averages); 0 while unknown. oldest_waiting: the request that has waited longest for admission.
+    """
+
+    kv_blocks_total: int
+    kv_blocks_free: int
+    host_blocks_free: int
+    batch_streams: int
+    batch_free: int
+    waiting: int
+    oldest_waiting: str | None
+    step_s: float
+    prefill_tokens_per_s: float
+    swap_blocks_per_s: float
+
+
 class Engine(Protocol):
     """Continuous batching over any number of requests.
 
-    Unknown ids are ignored by pause, resume, set_weight, release_kv and abort (the request may just
-    have ended); abort answers whether it ended one. release_kv acts only on a paused request.
+    Unknown ids are ignored by pause, resume, set_weight, release_kv, swap_out and abort (the request may
+    just have ended); abort answers whether it ended one. release_kv and swap_out act only on a paused
+    request; release_kv also frees its host blocks. swap_out does nothing if the host pool has no room.
+    set_weight: 1.0 for a client that waits for the next token, down to 1/16 for one with plenty unread;
+    while nobody waits it changes nothing.
     """
 
     @property
@@ -100,6 +121,8 @@ class Engine(Protocol):
 
     def release_kv(self, request_id: str) -> None: ...
 
+    def swap_out(self, request_id: str) -> None: ...
+
     def abort(self, request_id: str) -> bool: ...
 
     def has_work(self) -> bool:
@@ -107,5 +130,7 @@ class Engine(Protocol):
 
     def step(self) -> list[TokenEvent]:
         """One scheduler step: at most one prefill chunk budget and one token for each running request."""
+
+    def load(self) -> EngineLoad: ...
 
     def statistics(self) -> EngineStatistics: ...

@@ -1,0 +1,1 @@
+"""Streams on paper: the same core and scheduler against a cost model instead of a machine."""
