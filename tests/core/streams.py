@@ -11,12 +11,18 @@ from sluiceway.core.commands import (
     Frame,
     PauseGeneration,
     ReleaseKv,
+    ReplaceGeneration,
     ResumeGeneration,
     SendFrame,
+    SetWeight,
+    SpoolFrame,
     StreamClosed,
+    SwapOut,
 )
+from sluiceway.core.decision import Action, Decision
 from sluiceway.core.events import (
     DeadlineReached,
+    Decided,
     EngineFinished,
     Event,
     FinishReason,
@@ -55,22 +61,32 @@ class Stream:
     limits: Limits = LIMITS
     now: float = 100.0
     pump_lags: bool = False
+    is_resumable: bool = False
+    first_sequence: int = 0
+    first_token_index: int = 0
     frames: list[Frame] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
+    spooled: list[Frame] = field(default_factory=list)  # what nobody was connected to take
 
     def __post_init__(self) -> None:
         self.window = DeliveryWindow(self.limits.window)
         self.window.open("r")
-        self.sender = BoundedSender("r", self.limits, self.window, self.now)
+        self.sender = BoundedSender(
+            "r",
+            self.limits,
+            self.window,
+            self.now,
+            resumable=self.is_resumable,
+            first_sequence=self.first_sequence,
+            first_token_index=self.first_token_index,
+        )
         self.returned_sends = 0
         self.token = 0
         self.let_out = 0  # frames that Envoy let out
 
     def do(self, event: Event) -> list[Command]:
         """All commands that the event led to, those of returned sends included."""
-        commands = list(self.sender.handle(event, self.now))
-        self.frames += [command.frame for command in commands if isinstance(command, SendFrame)]
-        self.commands += commands
+        commands = self.handle(event)
         if not self.pump_lags:
             commands += self.return_sends()
         return commands
@@ -80,11 +96,18 @@ class Stream:
         while self.returned_sends < len(self.frames) and count > 0:
             self.returned_sends += 1
             count -= 1
-            more = list(self.sender.handle(FrameSent(self.returned_sends - 1), self.now))
-            self.frames += [command.frame for command in more if isinstance(command, SendFrame)]
-            self.commands += more
-            commands += more
+            commands += self.handle(FrameSent(self.first_sequence + self.returned_sends - 1))
         return commands
+
+    def handle(self, event: Event) -> list[Command]:
+        commands = list(self.sender.handle(event, self.now))
+        self.frames += [command.frame for command in commands if isinstance(command, SendFrame)]
+        self.spooled += [command.frame for command in commands if isinstance(command, SpoolFrame)]
+        self.commands += commands
+        return commands
+
+    def decide(self, action: Action, run_ahead_bytes: int = 0) -> list[Command]:
+        return self.do(Decided(Decision(action=action, reason="test", run_ahead_bytes=run_ahead_bytes)))
 
     def produce(self, text: bytes = b"word ", times: int = 1) -> list[Command]:
         commands: list[Command] = []
@@ -134,8 +157,9 @@ class Stream:
         return [token for frame in self.frames for token in frame.token_ids]
 
     def kinds(self) -> list[str]:
-        """The commands that are not frames, by name."""
-        return [type(command).__name__ for command in self.commands if not isinstance(command, SendFrame)]
+        """The commands that are neither frames nor weights, by name."""
+        left_out = SendFrame | SpoolFrame | SetWeight
+        return [type(command).__name__ for command in self.commands if not isinstance(command, left_out)]
 
 
 def names(commands: list[Command]) -> list[str]:
@@ -159,10 +183,26 @@ def check_whole_life(commands: list[Command]) -> None:
     if closed:
         assert commands[-1] is closed[0]
     assert sum(isinstance(command, AbortGeneration) for command in commands) <= 1
-    turns = [command for command in commands if isinstance(command, PauseGeneration | ResumeGeneration | ReleaseKv)]
-    expected_before = {PauseGeneration: (ResumeGeneration, type(None)), ReleaseKv: (PauseGeneration,),
-                       ResumeGeneration: (PauseGeneration, ReleaseKv)}  # fmt: skip
-    for before, command in zip([None, *turns], turns, strict=False):
-        assert isinstance(before, expected_before[type(command)])
-    sequences = [command.frame.sequence for command in commands if isinstance(command, SendFrame)]
-    assert sequences == list(range(len(sequences)))
+    turns = [type(command) for command in commands if isinstance(command, tuple(_MAY_FOLLOW))]
+    for before, turn in zip([None, *turns], turns, strict=False):
+        assert before in _MAY_FOLLOW[turn], f"{turn} after {before}"
+    sent = [command for command in commands if isinstance(command, SendFrame)]
+    sequences = [command.frame.sequence for command in sent]
+    assert sequences == list(range(sequences[0] if sent else 0, (sequences[0] if sent else 0) + len(sent)))
+    spooled = [command.frame for command in commands if isinstance(command, SpoolFrame)]
+    kept = [command.frame.sequence for command in sent if not command.is_notice] + [frame.sequence for frame in spooled]
+    assert not spooled or kept == list(range(kept[0], kept[0] + len(kept)))
+    ends = [frame for frame in spooled if frame.finish_reason is not None]
+    assert ends in ([], spooled[-1:])
+    if spooled and closed:
+        assert ends
+
+
+_BACK = (ResumeGeneration, ReplaceGeneration, None)
+_MAY_FOLLOW: dict[type, tuple[type | None, ...]] = {
+    PauseGeneration: _BACK,
+    SwapOut: (PauseGeneration,),
+    ReleaseKv: (PauseGeneration, SwapOut),
+    ResumeGeneration: (PauseGeneration, SwapOut, ReleaseKv),
+    ReplaceGeneration: (PauseGeneration, SwapOut, ReleaseKv),
+}

@@ -14,13 +14,16 @@ from sluiceway.core.commands import (
     SendFrame,
     StreamClosed,
 )
+from sluiceway.core.decision import Action, Decision
 from sluiceway.core.events import (
     AbortRequested,
     ClientGone,
     DeadlineReached,
+    Decided,
     EngineFinished,
     Event,
     FinishReason,
+    FrameReplayed,
     FrameSent,
     Progress,
     SendFailed,
@@ -499,10 +502,15 @@ def test_everything_at_once_and_twice_in_any_order() -> None:
 
 
 def stream_in(state: State) -> Stream:
-    if state in (State.PAUSED, State.PREEMPTED):
+    if state.is_out_of_batch:
         stream = paused_stream()
-        if state is State.PREEMPTED:
-            stream.at(102.0)
+        if state is not State.PAUSED:
+            stream.decide(Action.SWAP if state is State.SWAPPED else Action.DROP)
+        return stream
+    if state is State.DETACHED:
+        stream = Stream(is_resumable=True)
+        stream.produce()
+        stream.do(ClientGone("reset"))
         return stream
     stream = Stream()
     if state is not State.WAITING:
@@ -527,6 +535,10 @@ def stream_in(state: State) -> Stream:
         (State.PREEMPTED, FrameSent(1_000)),
         (State.DRAINING, TokensProduced((1,), b"x")),
         (State.DRAINING, EngineFinished(FinishReason.STOP)),
+        (State.DRAINING, FrameReplayed(Frame(1, 1, (), "x", 11))),
+        (State.STREAMING, FrameReplayed(Frame(2, 1, (), "x", 11))),
+        (State.PAUSED, Decided(Decision(action=Action.DETACH, reason="grace"))),
+        (State.DETACHED, FrameSent(1)),
     ],
 )
 def test_an_illegal_event_is_refused_and_changes_nothing(state: State, event: Event) -> None:
@@ -540,7 +552,8 @@ def test_an_illegal_event_is_refused_and_changes_nothing(state: State, event: Ev
 @pytest.mark.parametrize(
     "event",
     [TokensProduced((1,), b"x"), EngineFinished(FinishReason.STOP), FrameSent(9), SendFailed("late"), Progress(99, 99),
-     SignalLost(), ClientGone("late"), AbortRequested(FinishReason.SHUTDOWN), DeadlineReached()],
+     SignalLost(), ClientGone("late"), AbortRequested(FinishReason.SHUTDOWN), DeadlineReached(),
+     Decided(Decision(action=Action.CANCEL, reason="late")), FrameReplayed(Frame(0, 0, (), "x", 1))],
     ids=lambda event: type(event).__name__,
 )  # fmt: skip
 def test_after_the_end_everything_is_ignored(event: Event) -> None:

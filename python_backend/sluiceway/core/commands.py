@@ -28,9 +28,15 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class SendFrame:
-    """Hand ``frame`` to Triton; with the FINAL flag if ``frame.finish_reason`` is set."""
+    """Hand ``frame`` to Triton; with the FINAL flag if ``frame.finish_reason`` is set.
+
+    is_notice: an empty frame that tells this client that its part is over. It is not part of the answer:
+    the spool holds another frame under its number (a SpoolFrame says which). Any other frame of a
+    resumable stream is also kept in the spool.
+    """
 
     frame: Frame
+    is_notice: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ class Due(Enum):
     DRAIN = auto()  # asked to end, and the queue did not leave in drain_timeout_s
     SILENCE = auto()  # no progress for max_silence_s
     SIGNAL = auto()  # stuck, and no signal for signal_timeout_s
+    DEGRADE = auto()  # out of the batch, and no progress for degrade_after_s
     HOLD = auto()  # paused with KV held for release_kv_after_s
 
 
@@ -25,6 +26,7 @@ class Deadlines:
             Due.DRAIN: Span(limits.drain_timeout_s),
             Due.SILENCE: Span(limits.max_silence_s),
             Due.SIGNAL: Span(limits.signal_timeout_s),
+            Due.DEGRADE: Span(limits.degrade_after_s),
             Due.HOLD: Span(limits.release_kv_after_s),
         }
 

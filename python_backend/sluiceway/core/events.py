@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from sluiceway.core.decision import Decision
+
+if TYPE_CHECKING:
+    from sluiceway.core.commands import Frame
 
 
 class FinishReason(StrEnum):
@@ -32,6 +36,16 @@ class TokensProduced:
 
     token_ids: tuple[int, ...]
     text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FrameReplayed:
+    """A spooled frame comes again, for a client that came back: it goes out as it is, under its own number.
+
+    Instead of TokensProduced. The one that carries a finish_reason also stands for EngineFinished.
+    """
+
+    frame: Frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +115,7 @@ class DeadlineReached:
 
 Event = (
     TokensProduced
+    | FrameReplayed
     | EngineFinished
     | FrameSent
     | SendFailed

@@ -21,11 +21,16 @@ class _Chunk:
     token_ids: list[int] = field(default_factory=list)
     pieces: list[bytes] = field(default_factory=list)
     text_bytes: int = 0
+    is_sealed: bool = False  # a frame that was made before and keeps its number: nothing joins it
 
     def add(self, token_ids: Sequence[int], text: bytes) -> None:
         self.token_ids.extend(token_ids)
         self.pieces.append(text)
         self.text_bytes += len(text)
+
+
+def _decoder() -> codecs.IncrementalDecoder:
+    return codecs.getincrementaldecoder("utf-8")(errors="replace")
 
 
 class FrameBuffer:
@@ -35,11 +40,20 @@ class FrameBuffer:
     unfinished sequence are held back, and they are not content until they are decoded. A token goes
     into the frame in which its text starts; one increment (one append) is only split if it alone is
     larger than a frame. ``max_frame_tokens`` closes a frame early; one increment may still exceed it.
+    first_sequence, first_token_index: where a stream goes on that began elsewhere.
 
     Raises ValueError if a frame could not hold one character.
     """
 
-    def __init__(self, max_frame_bytes: int, frame_overhead_bytes: int, max_frame_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        max_frame_bytes: int,
+        frame_overhead_bytes: int,
+        max_frame_tokens: int | None = None,
+        *,
+        first_sequence: int = 0,
+        first_token_index: int = 0,
+    ) -> None:
         smallest = frame_overhead_bytes + _LONGEST_SEQUENCE
         if max_frame_bytes < smallest:
             raise ValueError(
@@ -49,12 +63,12 @@ class FrameBuffer:
         self._max_text_bytes = max_frame_bytes - frame_overhead_bytes
         self._max_tokens = max_frame_tokens
         self._overhead = frame_overhead_bytes
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._decoder = _decoder()
         self._chunks: deque[_Chunk] = deque()
         self._pending_bytes = 0
         self._pending_tokens = 0
-        self._sequence = 0
-        self._token_index = 0
+        self._sequence = first_sequence
+        self._token_index = first_token_index
         self._finish_reason: FinishReason | None = None
 
     @property
@@ -73,7 +87,12 @@ class FrameBuffer:
     @property
     def head_can_grow(self) -> bool:
         """Whether waiting could merge more into the next frame."""
-        return len(self._chunks) == 1 and not self.is_finished
+        return len(self._chunks) == 1 and not self._chunks[0].is_sealed and not self.is_finished
+
+    @property
+    def next_sequence(self) -> int:
+        """The number that the next replayed frame must have."""
+        return self._sequence + len(self._chunks)
 
     @property
     def is_finished(self) -> bool:
@@ -84,6 +103,21 @@ class FrameBuffer:
         if self.is_finished:
             raise ValueError("text after the end of the answer")
         self._pack(token_ids, self._decoder.decode(text).encode())
+
+    def replay(self, frame: Frame) -> None:
+        """Add a frame that was made before: it comes out as it is, under its own number.
+
+        Never split, even if it is a little larger than max_frame_bytes here: outputs that were asked for
+        this time may cost more. Raises ValueError after the end, or for a number out of turn.
+        """
+        if self.is_finished or frame.sequence != self.next_sequence:
+            raise ValueError(f"frame {frame.sequence} is out of turn, {self.next_sequence} is next")
+        chunk = _Chunk(is_sealed=True)
+        chunk.add(frame.token_ids, frame.text.encode())
+        self._chunks.append(chunk)
+        self._pending_bytes += chunk.text_bytes
+        self._pending_tokens += len(chunk.token_ids)
+        self._finish_reason = frame.finish_reason
 
     def finish(self, reason: FinishReason, *, complete: bool = True) -> None:
         """The answer ends here: the last frame (an empty one, if nothing is pending) carries ``reason``.
@@ -116,12 +150,29 @@ class FrameBuffer:
         self._pending_tokens -= len(chunk.token_ids)
         return frame
 
+    def notice(self, reason: FinishReason) -> Frame:
+        """An empty frame with ``reason`` before what is pending, which stays and goes on behind it."""
+        frame = Frame(self._sequence, self._token_index, (), "", self._overhead, reason)
+        self._sequence += 1
+        return frame
+
     def discard(self, reason: FinishReason) -> Size:
         """Drop what is pending and take no more; answers what was dropped."""
+        dropped = self._clear()
+        self._finish_reason = reason
+        return dropped
+
+    def restart(self) -> Size:
+        """Drop what is pending; another text follows, from token index 0. Answers what was dropped."""
+        self._decoder = _decoder()
+        self._token_index = 0
+        self._finish_reason = None
+        return self._clear()
+
+    def _clear(self) -> Size:
         dropped = self.pending
         self._chunks.clear()
         self._pending_bytes = self._pending_tokens = 0
-        self._finish_reason = reason
         return dropped
 
     def _pack(self, token_ids: Sequence[int], text: bytes) -> None:
@@ -142,6 +193,8 @@ class FrameBuffer:
         self._chunks[-1].add(token_ids, text[start:])
 
     def _fits(self, chunk: _Chunk, tokens: int, text_bytes: int) -> bool:
-        return chunk.text_bytes + text_bytes <= self._max_text_bytes and (
-            self._max_tokens is None or len(chunk.token_ids) + tokens <= self._max_tokens
+        return (
+            not chunk.is_sealed
+            and chunk.text_bytes + text_bytes <= self._max_text_bytes
+            and (self._max_tokens is None or len(chunk.token_ids) + tokens <= self._max_tokens)
         )

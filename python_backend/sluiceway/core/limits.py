@@ -33,6 +33,8 @@ class Size:
 
 Size.ZERO = Size(bytes=0, tokens=0, frames=0)
 
+_UNBOUNDED = 2**62
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -46,7 +48,10 @@ class Limits:
     max_silence_s: unconfirmed content and no progress for this long ends the stream ("stalled").
     signal_timeout_s: window full and no delivery signal for this long ends it ("no_signal").
     drain_timeout_s: after an abort, how long queued frames may still leave.
-    pausing: False = run to completion (the baseline arm): never pause, never merge less.
+    pausing: False = run to completion (the baseline arm): high and low do not count.
+    max_backlog_bytes: then it pauses above this after all, and resumes at half of it. None: never.
+    degrade_after_s: out of the batch without progress for this long, the answer is replaced by a short
+    one. None: never.
     """
 
     window: Size = Size(bytes=16 * 1024, tokens=4096, frames=64)
@@ -60,12 +65,28 @@ class Limits:
     signal_timeout_s: float = 5.0
     drain_timeout_s: float = 2.0
     pausing: bool = True
+    max_backlog_bytes: int | None = None
+    degrade_after_s: float | None = None
+
+    @property
+    def marks(self) -> tuple[Size, Size]:
+        """The high and low watermark that count."""
+        if self.pausing:
+            return self.high, self.low
+        most = _UNBOUNDED if self.max_backlog_bytes is None else self.max_backlog_bytes
+        return (
+            Size(bytes=most, tokens=_UNBOUNDED, frames=_UNBOUNDED),
+            Size(bytes=most // 2, tokens=_UNBOUNDED, frames=_UNBOUNDED),
+        )
 
     @property
     def max_stream_bytes(self) -> int:
         """Worst case of what one paused-in-time stream keeps in this process and in Triton, in bytes.
 
+        What a grant to run ahead adds is the spool's: it is granted out of the spool's room.
+
         Window and watermark may be filled by different content, one frame may be larger than what is
         left, and tokens already on their way when the pause is asked for still arrive (one more frame).
         """
-        return self.window.bytes + self.high.bytes + 2 * self.max_frame_bytes
+        high, _ = self.marks
+        return self.window.bytes + high.bytes + 2 * self.max_frame_bytes

@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sluiceway.core.commands import Frame
 from sluiceway.core.events import FinishReason
 from sluiceway.core.framing import FrameBuffer
 from sluiceway.core.levels import Levels
 from sluiceway.core.limits import Limits, Size
-from sluiceway.core.window import DeliveryWindow
+from sluiceway.core.window import FrameWindow
 
 _MAX_OUTSTANDING_SENDS = 2  # more frames than this whose send has not returned: the pump lags, so merge
 
 
 class Outlet:
-    """Every frame it yields is booked in the window and must be handed to the pump, in that order.
+    """Every frame it yields from ready(), cut() and notice() is booked in the window and must be handed to
+    the pump, in that order. What to_spool() yields is for the spool alone.
 
     Raises ValueError for limits under which no frame could be made.
     """
 
-    def __init__(self, request_id: str, limits: Limits, window: DeliveryWindow) -> None:
+    def __init__(
+        self, request_id: str, limits: Limits, window: FrameWindow, *, first_sequence: int, first_token_index: int
+    ) -> None:
         self._request_id = request_id
         self._window = window
+        self._first_sequence = first_sequence
         self._buffer = FrameBuffer(
-            min(limits.max_frame_bytes, limits.window.bytes), limits.frame_overhead_bytes, limits.window.tokens
+            min(limits.max_frame_bytes, limits.window.bytes),
+            limits.frame_overhead_bytes,
+            limits.window.tokens,
+            first_sequence=first_sequence,
+            first_token_index=first_token_index,
         )
         # At 0 unconfirmed nothing would ever end the wait.
         self._merge_frames = max(1, limits.merge_frames)
         self.levels = Levels()
-        self.discarded = Size.ZERO
+        self.discarded = self.spooled = Size.ZERO
         self.is_blocked = False  # the next frame does not fit the window
 
     @property
@@ -39,7 +48,21 @@ class Outlet:
 
     @property
     def produced(self) -> Size:
-        return self.levels.framed + self._buffer.pending + self.discarded
+        return self.levels.framed + self.spooled + self._buffer.pending + self.discarded
+
+    @property
+    def is_finished(self) -> bool:
+        """The last frame is known; nothing may be added."""
+        return self._buffer.is_finished
+
+    @property
+    def next_sequence(self) -> int:
+        """The number that the next replayed frame must have."""
+        return self._buffer.next_sequence
+
+    def frames_up_to(self, sequence: int) -> int:
+        """How many of this outlet's frames there are up to and with ``sequence``."""
+        return sequence + 1 - self._first_sequence
 
     def add(self, token_ids: tuple[int, ...], text: bytes) -> None:
         """Tokens made before the engine heard that the answer has ended are dropped, and counted."""
@@ -47,6 +70,13 @@ class Outlet:
             self.discarded += Size(bytes=len(text), tokens=len(token_ids), frames=0)
         else:
             self._buffer.append(token_ids, text)
+
+    def replay(self, frame: Frame) -> None:
+        """As add(), for a frame that was made before and goes out again under its own number."""
+        if self._buffer.is_finished:
+            self.discarded += Size(bytes=len(frame.text.encode()), tokens=len(frame.token_ids), frames=0)
+        else:
+            self._buffer.replay(frame)
 
     def finish(self, reason: FinishReason, *, complete: bool) -> None:
         """See FrameBuffer.finish; the first reason stands."""
@@ -62,6 +92,27 @@ class Outlet:
         self.discard(reason)
         self._buffer.finish(reason, complete=False)
         return self._take()
+
+    def notice(self, reason: FinishReason) -> tuple[Frame, Frame]:
+        """The last frame for this client, empty, and what stands under its number in the spool.
+
+        So the numbers of the spool have no gap, and a client that took the notice for a frame like any
+        other loses nothing when it asks for the one after.
+        """
+        frame = self._buffer.notice(reason)
+        self._book(frame)
+        return frame, replace(frame, finish_reason=None)
+
+    def restart(self) -> None:
+        """Drop what no frame carries yet: another answer comes in place of this one."""
+        self.discarded += self._buffer.restart()
+
+    def to_spool(self) -> Iterator[Frame]:
+        """Everything pending, whatever the window says: nobody is connected to take it."""
+        self.is_blocked = False
+        while (frame := self._buffer.take()) is not None:
+            self.spooled += Size(bytes=frame.wire_bytes, tokens=len(frame.token_ids), frames=1)
+            yield frame
 
     def ready(self, *, may_merge: bool, has_signal: bool) -> Iterator[Frame]:
         """The frames that may go out now; may_merge: more text may come, so waiting can pay."""
@@ -83,6 +134,9 @@ class Outlet:
     def _take(self) -> Frame:
         frame = self._buffer.take()
         assert frame is not None  # callers know that there is one
+        self._book(frame)
+        return frame
+
+    def _book(self, frame: Frame) -> None:
         self._window.sent(self._request_id, frame)
         self.levels.add(frame)
-        return frame

@@ -10,7 +10,7 @@ class Pauses:
 
     def __init__(self) -> None:
         self.count = 0
-        self.kv_releases = 0
+        self.kv_releases = self.swaps = self.run_aheads = 0
         self._ended_s = 0.0
         self._present = Span()
 

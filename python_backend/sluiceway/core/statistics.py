@@ -13,9 +13,12 @@ from sluiceway.core.states import State
 class SenderStatistics:
     """Levels are absolute; bytes are wire bytes for frames, text bytes for what is not framed yet.
 
-    backlog = produced - discarded - delivered. discarded: content that was dropped because the stream
-    had to end. finish_reason: set once FINAL was handed out. cause: what Envoy or the send path said
-    when the stream broke off, else "". paused_s counts both PAUSED and PREEMPTED.
+    backlog = produced - discarded - spooled - delivered. discarded: content that was dropped because the
+    stream had to end or was replaced. spooled: content that went to the spool alone. finish_reason: set
+    once FINAL was handed out. cause: what Envoy or the send path said when the stream broke off, or what
+    made it detach, else "". paused_s counts PAUSED, SWAPPED and PREEMPTED. behind_s: since it fell behind
+    (running ahead counts). silence_s: since anything was delivered. drain_bytes_per_s: over the last minute
+    in which there was something to deliver. run_ahead_bytes: the grant that it has now.
     """
 
     request_id: str
@@ -25,12 +28,21 @@ class SenderStatistics:
     forwarded: Size
     delivered: Size
     discarded: Size
+    spooled: Size
     backlog: Size
     peak_backlog_bytes: int
     has_signal: bool
     pauses: int
     kv_releases: int
+    swaps: int
+    run_aheads: int
+    run_ahead_bytes: int
     paused_s: float
+    behind_s: float
+    silence_s: float
+    drain_bytes_per_s: float
+    weight: float
+    is_degraded: bool
     age_s: float
     finish_reason: FinishReason | None
     cause: str

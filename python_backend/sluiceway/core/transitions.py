@@ -26,7 +26,11 @@ class Trigger(StrEnum):
     FIRST_TOKENS = "first tokens"
     ABOVE_HIGH = "backlog above high / pause"
     AT_LOW = "backlog at low / resume"
-    HELD_TOO_LONG = "paused for release_kv_after_s / release KV"
+    SWAP = "decided to swap / swap out"
+    DROP = "decided to drop / release KV"
+    RUN_AHEAD = "decided to run ahead / resume"
+    REPLACE = "silent for degrade_after_s / replace"
+    DETACH = "decided to detach, or client of a resumable stream gone"
     ENGINE_FINISHED = "engine finished"
     ENDED = "client gone, send failed, abort, stalled or no signal"
     CLOSED = "FINAL out and engine finished / closed"
@@ -36,19 +40,33 @@ TRANSITIONS: Mapping[tuple[State, Trigger], State] = {
     (State.WAITING, Trigger.FIRST_TOKENS): State.STREAMING,
     (State.WAITING, Trigger.ENGINE_FINISHED): State.DRAINING,
     (State.WAITING, Trigger.ENDED): State.DRAINING,
+    (State.WAITING, Trigger.DETACH): State.DETACHED,
     (State.STREAMING, Trigger.ABOVE_HIGH): State.PAUSED,
     (State.STREAMING, Trigger.ENGINE_FINISHED): State.DRAINING,
     (State.STREAMING, Trigger.ENDED): State.DRAINING,
-    (State.PAUSED, Trigger.AT_LOW): State.STREAMING,
-    (State.PAUSED, Trigger.HELD_TOO_LONG): State.PREEMPTED,
-    (State.PAUSED, Trigger.ENGINE_FINISHED): State.DRAINING,
-    (State.PAUSED, Trigger.ENDED): State.DRAINING,
-    (State.PREEMPTED, Trigger.AT_LOW): State.STREAMING,
-    (State.PREEMPTED, Trigger.ENGINE_FINISHED): State.DRAINING,
-    (State.PREEMPTED, Trigger.ENDED): State.DRAINING,
+    (State.STREAMING, Trigger.DETACH): State.DETACHED,
+    (State.PAUSED, Trigger.SWAP): State.SWAPPED,
+    (State.PAUSED, Trigger.DROP): State.PREEMPTED,
+    (State.SWAPPED, Trigger.DROP): State.PREEMPTED,
+    **{
+        (behind, trigger): after
+        for behind in (State.PAUSED, State.SWAPPED, State.PREEMPTED)
+        for trigger, after in (
+            (Trigger.AT_LOW, State.STREAMING),
+            (Trigger.RUN_AHEAD, State.STREAMING),
+            (Trigger.REPLACE, State.STREAMING),
+            (Trigger.DETACH, State.DETACHED),
+            (Trigger.ENGINE_FINISHED, State.DRAINING),
+            (Trigger.ENDED, State.DRAINING),
+        )
+    },
     (State.DRAINING, Trigger.ENGINE_FINISHED): State.DRAINING,  # the answer to our abort
     (State.DRAINING, Trigger.ENDED): State.DRAINING,  # several reasons to end may come at once
+    (State.DRAINING, Trigger.DETACH): State.DETACHED,  # the engine may be done, the reader is not
     (State.DRAINING, Trigger.CLOSED): State.FINISHED,
+    (State.DETACHED, Trigger.ENGINE_FINISHED): State.DETACHED,
+    (State.DETACHED, Trigger.ENDED): State.DETACHED,
+    (State.DETACHED, Trigger.CLOSED): State.FINISHED,
 }
 
 _ALL_EVENTS: frozenset[type] = frozenset(get_args(Event))
@@ -58,8 +76,10 @@ EVENTS: Mapping[State, frozenset[type]] = {
     State.WAITING: _ALL_EVENTS - {FrameSent},
     State.STREAMING: _ALL_EVENTS,
     State.PAUSED: _ALL_EVENTS,  # tokens too: they were on their way when the pause was asked for
+    State.SWAPPED: _ALL_EVENTS,
     State.PREEMPTED: _ALL_EVENTS,
     State.DRAINING: _ALL_EVENTS,
+    State.DETACHED: _ALL_EVENTS,
     State.FINISHED: _ALL_EVENTS,
 }
 
@@ -84,8 +104,10 @@ _FOOTER = """\
     finished --> [*]
 ```
 
-After `finished`, every event is ignored. Tokens that arrive while `paused` or `preempted` were on their
-way when the pause was asked for, and are kept. Tokens that arrive in `draining` after an abort are dropped.
+After `finished`, every event is ignored. Tokens that arrive while `paused`, `swapped` or `preempted` were
+on their way when the pause was asked for, and are kept. Tokens that arrive in `draining` after an abort are
+dropped. A decision that no longer fits (the reader came back meanwhile) does nothing. In `detached` the
+client's own frames are over: what the engine makes goes to the spool, whole, until it is done or aborted.
 """
 
 

@@ -8,6 +8,8 @@ from sluiceway.core.limits import Size
 class Watermark:
     """Two marks per unit. At high exactly is not above; at low exactly is no longer above.
 
+    A grant raises high in bytes and waives its other units, until the backlog is at low again.
+
     Raises ValueError if low is above high, or negative, in any unit.
     """
 
@@ -21,13 +23,30 @@ class Watermark:
         self._high = high
         self._low = low
         self._is_above = False
+        self._granted_bytes = 0
+
+    @property
+    def granted_bytes(self) -> int:
+        return self._granted_bytes
 
     @property
     def is_above(self) -> bool:
         return self._is_above
 
+    def grant(self, extra_bytes: int) -> None:
+        """Above no more, until the backlog has grown by ``extra_bytes``. A second grant adds to the first."""
+        self._granted_bytes += extra_bytes
+        self._is_above = False
+
     def update(self, backlog: Size) -> bool:
         """Take the present backlog and answer whether it is above."""
         # One unit too many is enough to stop; every unit must be down before going on.
-        self._is_above = backlog.exceeds(self._low if self._is_above else self._high)
+        if self._granted_bytes and not backlog.exceeds(self._low):
+            self._granted_bytes = 0
+        if self._is_above:
+            self._is_above = backlog.exceeds(self._low)
+        elif self._granted_bytes:
+            self._is_above = backlog.bytes > self._high.bytes + self._granted_bytes
+        else:
+            self._is_above = backlog.exceeds(self._high)
         return self._is_above

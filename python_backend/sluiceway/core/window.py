@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Protocol
 
 from sluiceway.core.commands import Frame
 from sluiceway.core.events import Progress
@@ -27,6 +28,19 @@ class WindowStatistics:
     lag_bytes: int
     foreign_messages: int
     has_signal: bool
+
+
+class FrameWindow(Protocol):
+    """What a stream's machine needs of a window; DeliveryWindow and whatever books frames in one."""
+
+    @property
+    def has_signal(self) -> bool: ...
+
+    def admits(self, wire_bytes: int, tokens: int) -> bool:
+        """Whether a frame of that size may be sent now."""
+
+    def sent(self, request_id: str, frame: Frame) -> None:
+        """Book a frame, before it is handed to the pump."""
 
 
 @dataclass(slots=True)
@@ -56,7 +70,12 @@ class DeliveryWindow:
         self._body_bytes = self._wire_bytes = 0
         self._surplus_bytes = 0  # body - (wire - header)
         self._lowest_surplus_bytes = 0
-        self.has_signal = False
+        self._has_signal = False
+
+    @property
+    def has_signal(self) -> bool:
+        """The last record was a live one."""
+        return self._has_signal
 
     @property
     def in_flight(self) -> Size:
@@ -92,7 +111,7 @@ class DeliveryWindow:
 
     def observe(self, record: Record) -> dict[str, Progress]:
         """Take a record in; answer each open request's progress, also where nothing grew."""
-        self.has_signal = not record.expired
+        self._has_signal = not record.expired
         if record.wire_bytes < self._wire_bytes or record.body_bytes < self._body_bytes:
             return dict(self._open)  # an older record, come late: what Envoy held then is not what it holds now
         self._foreign_messages = max(self._foreign_messages, record.messages - self._sent_frames)
@@ -111,7 +130,7 @@ class DeliveryWindow:
             delivered_frames=self._delivered_frames,
             lag_bytes=self.lag_bytes,
             foreign_messages=self._foreign_messages,
-            has_signal=self.has_signal,
+            has_signal=self._has_signal,
         )
 
     def _forward(self, frames: int, body_bytes: int) -> None:

@@ -1,0 +1,61 @@
+"""What a stream's machine knows of its client: how fast it reads, for how long it is behind or silent."""
+
+from __future__ import annotations
+
+from sluiceway.core.drain import DrainRate
+from sluiceway.core.limits import Size
+from sluiceway.core.span import Span
+from sluiceway.core.weight import DEFAULT, Weight, WeightSettings
+
+_PLENTY = 2**62  # tokens
+
+
+class Reader:
+    """Times in seconds on the caller's clock."""
+
+    def __init__(self, now: float, settings: WeightSettings = DEFAULT) -> None:
+        self._drain = DrainRate(now)
+        self._weight = Weight(settings)
+        self._silence = Span()
+        self._behind = Span()
+        self._delivered = Size.ZERO
+
+    @property
+    def weight(self) -> float:
+        """How much it needs the next token; see weight.py."""
+        return self._weight.value
+
+    def observe(self, delivered: Size, backlog: Size, now: float) -> None:
+        """Take the levels in, after every event that may have changed them."""
+        self._drain.observe(delivered, backlog, now)
+        if delivered != self._delivered or backlog == Size.ZERO:
+            self._silence.stop()
+        if backlog != Size.ZERO:
+            self._silence.start(now)
+        self._delivered = delivered
+
+    def weigh(self, backlog: Size, *, has_signal: bool, now: float) -> bool:
+        """Answer whether the weight changed. Without a signal the backlog says nothing of the client."""
+        is_known = has_signal and self._drain.is_known(now)
+        return self._weight.update(backlog.tokens, self._drain.tokens_per_s(now) if is_known else None)
+
+    def leave(self) -> bool:
+        """Nobody waits for the next token any more; answer whether the weight changed."""
+        return self._weight.update(_PLENTY, 0.0)
+
+    def follow_behind(self, is_behind: bool, now: float) -> None:
+        if is_behind:
+            self._behind.start(now)
+        else:
+            self._behind.stop()
+
+    def behind_s(self, now: float) -> float:
+        """Since it fell behind; 0 while it is not."""
+        return self._behind.length(now)
+
+    def silence_s(self, now: float) -> float:
+        """Since anything was delivered, or since there has been something to deliver; 0 while there is nothing."""
+        return self._silence.length(now)
+
+    def drain_bytes_per_s(self, now: float) -> float:
+        return self._drain.bytes_per_s(now)
