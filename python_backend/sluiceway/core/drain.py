@@ -57,24 +57,26 @@ class DrainRate:
 
     def bytes_per_s(self, now: float) -> float:
         """0 also while nothing is known (see is_known)."""
-        return self._rate(self._total.bytes, now)
+        self._advance(now)
+        return self._rate(self._total.bytes)
 
     def tokens_per_s(self, now: float) -> float:
         """0 also while nothing is known (see is_known)."""
-        return self._rate(self._total.tokens, now)
+        self._advance(now)
+        return self._rate(self._total.tokens)
 
     def is_known(self, now: float) -> bool:
         """Whether the rates rest on KNOWN_AFTER_S of backlog or more."""
         return self.busy_s(now) >= KNOWN_AFTER_S
 
-    def _rate(self, amount: int, now: float) -> float:
+    def _rate(self, amount: int) -> float:
         # The first record after a frame comes up to 0.1 s later: shorter times would show absurd rates.
-        busy_s = self.busy_s(now)
-        return amount / max(busy_s, KNOWN_AFTER_S) if amount else 0.0
+        return amount / max(self._total.busy_s, KNOWN_AFTER_S)
 
     def _advance(self, now: float) -> None:
         """Move to ``now``: count busy time into the buckets it fell in, forget those that left the window."""
-        now = max(now, self._now)
+        if now <= self._now:
+            return
         last = int((now - self._started_at) / self._bucket_s)
         if last - self._index >= len(self._ring):
             # Everything before is out of the window; only its last stretch can still count.

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-FULL = 1.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightSettings:
@@ -41,7 +39,7 @@ DEFAULT = WeightSettings()
 
 def weight(unread_tokens: int, drain_tokens_per_s: float | None, settings: WeightSettings = DEFAULT) -> float:
     """Without memory. drain_tokens_per_s None: not known (yet), which counts as a reader that keeps up."""
-    return FULL / 2 ** _exponent(unread_tokens, drain_tokens_per_s, settings, 1.0)
+    return 0.5 ** _exponent(unread_tokens, drain_tokens_per_s, settings, 1.0)
 
 
 class Weight:
@@ -53,7 +51,7 @@ class Weight:
 
     @property
     def value(self) -> float:
-        return FULL / 2**self._exponent
+        return 0.5**self._exponent
 
     def update(self, unread_tokens: int, drain_tokens_per_s: float | None) -> bool:
         """Take what is unread and how fast it drains (None: unknown); answer whether the weight changed.
