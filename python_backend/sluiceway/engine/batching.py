@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sluiceway.core.events import FinishReason
-from sluiceway.engine.protocol import EngineRequest, EngineStatistics, RequestStatistics, TokenEvent
+from sluiceway.engine.calibration import Calibration
+from sluiceway.engine.protocol import EngineLoad, EngineRequest, EngineStatistics, RequestStatistics, TokenEvent
 from sluiceway.engine.scheduler import Scheduler, StepPlan
 from sluiceway.engine.sequence import Sequence, SequenceState
 from sluiceway.engine.stop_strings import StopMatcher
@@ -39,8 +40,11 @@ class BatchingEngine(ABC):
     Everything but ``encode`` belongs to the engine thread.
     """
 
-    def __init__(self, scheduler: Scheduler, eos_token_ids: frozenset[int]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, eos_token_ids: frozenset[int], calibration: Calibration | None = None
+    ) -> None:
         self._scheduler = scheduler
+        self._calibration = calibration or Calibration()
         self._eos_token_ids = eos_token_ids
         self._outputs: dict[str, Output] = {}
         self._ended: list[TokenEvent] = []
@@ -83,11 +87,14 @@ class BatchingEngine(ABC):
         self._scheduler.resume(request_id)
 
     def set_weight(self, request_id: str, weight: float) -> None:
-        """Order of admission while batch slots are short: larger first. ValueError unless finite."""
+        """How much the client needs the next token (engine/protocol.py). ValueError unless finite."""
         self._scheduler.set_weight(request_id, weight)
 
     def release_kv(self, request_id: str) -> None:
         self._scheduler.release_kv(request_id)
+
+    def swap_out(self, request_id: str) -> None:
+        self._scheduler.swap_out(request_id)
 
     def abort(self, request_id: str) -> bool:
         """End the request; its blocks are free when this returns, its last event comes from step()."""
@@ -113,12 +120,30 @@ class BatchingEngine(ABC):
         events.extend(self._accept(sequence, token_id) for sequence, token_id in zip(sampled, token_ids, strict=True))
         return events
 
+    def load(self) -> EngineLoad:
+        scheduler, rates = self._scheduler, self._calibration
+        return EngineLoad(
+            kv_blocks_total=scheduler.pool.total,
+            kv_blocks_free=scheduler.pool.free_count,
+            host_blocks_free=scheduler.host_blocks_free,
+            batch_streams=scheduler.batch_streams,
+            batch_free=scheduler.batch_free,
+            waiting=scheduler.waiting,
+            oldest_waiting=scheduler.oldest_waiting,
+            step_s=rates.step_s,
+            prefill_tokens_per_s=rates.prefill_tokens_per_s,
+            swap_blocks_per_s=rates.swap_blocks_per_s if scheduler.host_blocks_total else 0.0,
+        )
+
     def statistics(self) -> EngineStatistics:
         """A snapshot; its cost grows with the number of open requests, so not for every step."""
         count = self._scheduler.count
         requests = {
             request_id: RequestStatistics(
-                state=sequence.state.value, kv_blocks=len(sequence.blocks), generated_tokens=sequence.generated
+                state=sequence.state.value,
+                kv_blocks=len(sequence.blocks),
+                generated_tokens=sequence.generated,
+                host_blocks=len(sequence.host_blocks),
             )
             for request_id, sequence in self._scheduler.sequences.items()
         }

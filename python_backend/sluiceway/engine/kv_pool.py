@@ -55,3 +55,17 @@ class BlockPool:
             raise BlockOwnershipError(f"blocks {sorted(returned - self._allocated)} are not allocated")
         self._allocated -= returned
         self._free.extend(reversed(block_ids))
+
+
+def host_block_count(host_kv_bytes: int, block_bytes: int) -> int:
+    """How many KV blocks ``host_kv_bytes`` hold; 0 for 0, which turns swapping off.
+
+    Raises ValueError for what is neither 0 nor room for one block.
+    """
+    if host_kv_bytes == 0:
+        return 0
+    if host_kv_bytes < block_bytes:
+        raise ValueError(
+            f"host_kv_bytes is {host_kv_bytes}, less than one KV block of {block_bytes} bytes; 0 turns swapping off"
+        )
+    return host_kv_bytes // block_bytes

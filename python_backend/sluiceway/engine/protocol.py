@@ -52,16 +52,23 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestStatistics:
-    """``state``: waiting, prefill, running, paused, preempted. ``kv_blocks``: blocks held now."""
+    """``state``: waiting, prefill, running, paused, preempted, swapped. ``kv_blocks``: blocks held on the device
+    now, ``host_blocks``: in host memory (while a copy is under way: both).
+    """
 
     state: str
     kv_blocks: int
     generated_tokens: int
+    host_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatistics:
-    """A snapshot, taken on the engine thread between steps. Times in seconds, monotonic counters."""
+    """A snapshot, taken on the engine thread between steps. Times in seconds, monotonic counters.
+
+    swap_outs, swap_ins: completed copies of a request's KV. displacements: a request with plenty unread
+    that gave up its place to one whose client was waiting.
+    """
 
     kv_blocks_total: int
     kv_blocks_free: int
@@ -74,12 +81,19 @@ class EngineStatistics:
     aborts: int
     recomputed_tokens: int
     requests: dict[str, RequestStatistics]
+    host_blocks_total: int = 0
+    host_blocks_free: int = 0
+    swapped: int = 0
+    swap_outs: int = 0
+    swap_ins: int = 0
+    displacements: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLoad:
     """What the policy needs to know, O(1) to take after each step. Rates: measured at start-up, then tracked
-    (moving averages); 0 while unknown. oldest_waiting: the request that has waited longest for admission.
+    (moving averages); 0 while unknown. waiting: requests whose client waits and that could not be admitted
+    (those with plenty unread do not count). oldest_waiting: of those that never ran, the one submitted first.
     """
 
     kv_blocks_total: int

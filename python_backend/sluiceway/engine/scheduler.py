@@ -23,13 +23,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
+from typing import Literal
 
 from sluiceway.engine.kv_pool import BlockPool
 from sluiceway.engine.sequence import Sequence, SequenceState
 from sluiceway.engine.step_plan import Chunk, StepPlan
 from sluiceway.engine.waiting_queue import WaitingQueue
 
-__all__ = ["Chunk", "Scheduler", "StepPlan"]
+__all__ = ["Chunk", "Reclaim", "Scheduler", "StepPlan"]
+
+Reclaim = Literal["any", "none"]
 
 
 class Scheduler:
@@ -46,6 +49,10 @@ class Scheduler:
         block_tokens: int,
         max_batch_streams: int,
         prefill_chunk_tokens: int,
+        host_blocks: int = 0,
+        admission_free_share: float = 0.0,
+        reclaim: Reclaim = "any",
+        buffer_aware: bool = True,
     ) -> None:
         names = ("kv_block_tokens", "max_batch_streams", "prefill_chunk_tokens")
         for name, value in zip(names, (block_tokens, max_batch_streams, prefill_chunk_tokens), strict=True):
@@ -69,6 +76,34 @@ class Scheduler:
 
     def has_work(self) -> bool:
         return bool(self._batch or self._waiting)
+
+    @property
+    def batch_streams(self) -> int:
+        """Places in the batch."""
+        return self._max_batch
+
+    @property
+    def batch_free(self) -> int:
+        return self._max_batch - len(self._batch)
+
+    @property
+    def waiting(self) -> int:
+        """Sequences whose client waits for them to get into the batch."""
+        return len(self._waiting)
+
+    @property
+    def oldest_waiting(self) -> str | None:
+        """Of those that never ran, the one added first."""
+        head = self._waiting.head()
+        return head.request_id if head is not None and head.ever_computed == 0 else None
+
+    @property
+    def host_blocks_total(self) -> int:
+        return 0
+
+    @property
+    def host_blocks_free(self) -> int:
+        return 0
 
     @property
     def capacity_tokens(self) -> int:
@@ -112,6 +147,9 @@ class Scheduler:
             self._resumed_holders[request_id] = sequence
         self._enter(sequence, SequenceState.WAITING)
         self._waiting.push(sequence)
+
+    def swap_out(self, request_id: str) -> None:
+        """Copy a paused sequence's KV to host memory in the next steps. Ignored without room there."""
 
     def release_kv(self, request_id: str) -> None:
         """Drop a paused sequence's KV, keep its tokens. Ignored unless paused and holding blocks."""

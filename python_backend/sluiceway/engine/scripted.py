@@ -15,9 +15,11 @@ from itertools import pairwise
 from typing import Literal
 
 from sluiceway.engine.batching import BatchingEngine
-from sluiceway.engine.kv_pool import BlockPool
+from sluiceway.engine.calibration import Calibration
+from sluiceway.engine.cost import StepCost
+from sluiceway.engine.kv_pool import BlockPool, host_block_count
 from sluiceway.engine.protocol import TokenEvent
-from sluiceway.engine.scheduler import Scheduler, StepPlan
+from sluiceway.engine.scheduler import Reclaim, Scheduler, StepPlan
 
 Script = Literal["ascii", "unicode"]
 
@@ -94,11 +96,29 @@ class _ScriptText:
         return b""
 
 
+def _known_rates(cost: StepCost, chunk_tokens: int) -> Calibration:
+    """Where prefill or copies cost nothing beside the step itself, the step still bounds their rate."""
+
+    def rate(unit_s: float) -> float:
+        if unit_s:
+            return 1 / unit_s
+        return chunk_tokens / cost.base_s if cost.base_s else 0.0
+
+    return Calibration(
+        step_s=cost.base_s,
+        prefill_tokens_per_s=rate(cost.per_prefill_token_s),
+        swap_blocks_per_s=rate(cost.per_swapped_block_s),
+    )
+
+
 class ScriptedEngine(BatchingEngine):
-    """step_s: what a step that does anything takes in all, in seconds; 0 is as fast as it goes.
+    """step_s: what any step takes, in seconds; step_per_stream_s, step_per_prefill_token_s and
+    step_per_swapped_block_s: what its work adds (engine/cost.py). All 0 is as fast as it goes.
 
     answer_tokens: the script ends with an end-of-sequence token after so many (None: never), unless
     min_tokens or ignore_eos say otherwise. context_tokens: None for what the KV pool holds.
+    kv_bytes_per_token: what a token's KV would take, so that host_kv_bytes (host memory for swapped
+    KV; 0: no swapping) means something. admission_free_share, reclaim, buffer_aware: as the Scheduler's.
     """
 
     def __init__(
@@ -112,26 +132,43 @@ class ScriptedEngine(BatchingEngine):
         prefill_chunk_tokens: int = 128,
         answer_tokens: int | None = None,
         context_tokens: int | None = None,
+        step_per_stream_s: float = 0.0,
+        step_per_prefill_token_s: float = 0.0,
+        step_per_swapped_block_s: float = 0.0,
+        kv_bytes_per_token: int = 1024,
+        host_kv_bytes: int = 0,
+        admission_free_share: float = 0.0,
+        reclaim: Reclaim = "any",
+        buffer_aware: bool = True,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if script not in _TOKENS:
             raise ValueError(f"script is {script!r}, must be one of {', '.join(_TOKENS)}")
-        if not 0 <= step_s < float("inf"):
-            raise ValueError(f"step_s is {step_s}, must be 0 or more seconds")
+        self._cost = StepCost(
+            base_s=step_s,
+            per_stream_s=step_per_stream_s,
+            per_prefill_token_s=step_per_prefill_token_s,
+            per_swapped_block_s=step_per_swapped_block_s,
+        )
         super().__init__(
             Scheduler(
                 BlockPool(kv_blocks),
                 block_tokens=kv_block_tokens,
                 max_batch_streams=max_batch_streams,
                 prefill_chunk_tokens=prefill_chunk_tokens,
+                host_blocks=host_block_count(host_kv_bytes, kv_bytes_per_token * kv_block_tokens),
+                admission_free_share=admission_free_share,
+                reclaim=reclaim,
+                buffer_aware=buffer_aware,
             ),
             frozenset({EOS_TOKEN_ID}),
+            _known_rates(self._cost, prefill_chunk_tokens),
         )
-        self._step_s = step_s
         self._script: Script = script
         self._answer_tokens = answer_tokens
         self._context_tokens = min(context_tokens or kv_blocks * kv_block_tokens, kv_blocks * kv_block_tokens)
         self._sleep = sleep
+        self._step_takes_s = 0.0
 
     @property
     def context_tokens(self) -> int:
@@ -143,13 +180,17 @@ class ScriptedEngine(BatchingEngine):
 
     def step(self) -> list[TokenEvent]:
         started = time.monotonic()
-        steps = self._steps
+        self._step_takes_s = 0.0
         events = super().step()
-        if self._steps > steps and self._step_s:
-            self._sleep(max(0.0, started + self._step_s - time.monotonic()))
+        if self._step_takes_s:
+            self._sleep(max(0.0, started + self._step_takes_s - time.monotonic()))
         return events
 
     def _compute(self, plan: StepPlan) -> list[int]:
+        self._step_takes_s = self._cost.seconds(plan)
+        # Prefill and copy rates are known exactly; only the mean step has to be followed.
+        computing_s = self._step_takes_s - self._cost.per_swapped_block_s * plan.swapped_blocks
+        self._calibration.observe_step(computing_s, decodes=len(plan.sampled) + len(plan.prefill), prefill_tokens=0)
         token_ids = []
         for sequence in plan.sampled:
             sampling = sequence.request.sampling

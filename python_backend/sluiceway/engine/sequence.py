@@ -8,13 +8,16 @@ from sluiceway.engine.protocol import EngineRequest
 
 
 class SequenceState(StrEnum):
-    """PREEMPTED: its KV was dropped, its tokens were kept; it is either queued or paused."""
+    """PREEMPTED: its KV was dropped, its tokens were kept. SWAPPED: its KV lies in host memory. Either is
+    queued or paused.
+    """
 
     WAITING = "waiting"
     PREFILL = "prefill"
     RUNNING = "running"
     PAUSED = "paused"
     PREEMPTED = "preempted"
+    SWAPPED = "swapped"
 
 
 class Sequence:
@@ -26,7 +29,7 @@ class Sequence:
     """
 
     __slots__ = (
-        "arrival", "blocks", "computed", "ever_computed", "is_paused",
+        "arrival", "blocks", "computed", "ever_computed", "host_blocks", "is_paused",
         "prompt_length", "request", "state", "ticket", "token_ids", "weight",
     )  # fmt: skip
 
@@ -36,6 +39,7 @@ class Sequence:
         self.token_ids = token_ids
         self.prompt_length = len(token_ids)
         self.blocks: list[int] = []
+        self.host_blocks: list[int] = []
         self.computed = 0
         self.ever_computed = 0
         self.state = SequenceState.WAITING

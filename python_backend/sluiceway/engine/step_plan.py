@@ -1,4 +1,4 @@
-"""What one step computes."""
+"""What one step computes and copies."""
 
 from __future__ import annotations
 
@@ -17,17 +17,43 @@ class Chunk:
     is_last: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """KV blocks to copy: ``device_blocks[i]`` and ``host_blocks[i]`` belong together."""
+
+    sequence: Sequence
+    device_blocks: list[int]
+    host_blocks: list[int]
+
+
 @dataclass(slots=True)
 class StepPlan:
-    """One step. Prefill lengths sum to at most the chunk budget; a sequence occurs once."""
+    """One step. Prefill lengths sum to at most the chunk budget; a sequence occurs once.
+
+    swap_out copies device to host, swap_in host to device. None of their blocks is touched by this step's
+    prefill and decode, so they may run beside it; they must be done (or ordered) before the next step's.
+    """
 
     prefill: list[Chunk] = field(default_factory=list)
     decode: list[Sequence] = field(default_factory=list)
+    swap_out: list[Copy] = field(default_factory=list)
+    swap_in: list[Copy] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.prefill or self.decode)
+        return bool(self.prefill or self.decode or self.swap_out or self.swap_in)
 
     @property
     def sampled(self) -> list[Sequence]:
         """Sequences that get a new token this step."""
         return self.decode + [chunk.sequence for chunk in self.prefill if chunk.is_last]
+
+    @property
+    def prefill_tokens(self) -> int:
+        return sum(chunk.length for chunk in self.prefill)
+
+    @property
+    def swapped_blocks(self) -> int:
+        """Blocks copied, both ways together."""
+        return sum(len(copy.host_blocks) for copy in self.swap_out) + sum(
+            len(copy.host_blocks) for copy in self.swap_in
+        )

@@ -15,7 +15,7 @@ from sluiceway.engine.model_files import ModelLoadError, find_model, load_model
 from sluiceway.engine.paged_attention import ATTENTION_NAME, KvStore, UnsupportedAttentionError, build_batch
 from sluiceway.engine.protocol import EngineRequest
 from sluiceway.engine.sampling import SamplingRow, sample
-from sluiceway.engine.scheduler import Scheduler, StepPlan
+from sluiceway.engine.scheduler import Reclaim, Scheduler, StepPlan
 from sluiceway.engine.sequence import Sequence
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -35,10 +35,15 @@ class TorchEngine(BatchingEngine):
         max_batch_streams: int = 32,
         prefill_chunk_tokens: int = 128,
         context_tokens: int | None = None,
+        host_kv_bytes: int = 0,
+        admission_free_share: float = 0.0,
+        reclaim: Reclaim = "any",
+        buffer_aware: bool = True,
     ) -> None:
         """Load and try the model. device "auto" is CUDA if there is one, else the CPU.
 
-        context_tokens: an upper limit beside the model's own and the KV pool's. Raises ModelLoadError.
+        context_tokens: an upper limit beside the model's own and the KV pool's. host_kv_bytes: host memory for
+        swapped KV, 0 for none. Raises ModelLoadError; ValueError for a wrong option.
         """
         if dtype not in _DTYPES:
             raise ValueError(f"dtype is {dtype!r}, must be one of {', '.join(_DTYPES)}")
@@ -47,6 +52,9 @@ class TorchEngine(BatchingEngine):
             block_tokens=kv_block_tokens,
             max_batch_streams=max_batch_streams,
             prefill_chunk_tokens=prefill_chunk_tokens,
+            admission_free_share=admission_free_share,
+            reclaim=reclaim,
+            buffer_aware=buffer_aware,
         )
         files = find_model(Path(model_dir))
         self._device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
