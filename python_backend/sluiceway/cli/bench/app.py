@@ -16,6 +16,7 @@ SCENARIOS = {
     "cancel": "how fast a client that leaves gives its KV blocks back, in every way of leaving",
     "integrity": "slow readers get the reference text, byte for byte",
     "visibility": "how soon, and how many bytes late, each level shows a reader that stopped",
+    "policy": "what the policy gains for people who read, against run-to-completion, hold and drop",
     "engine": "tokens per second of the torch engine, and that pauses change no token",
 }
 

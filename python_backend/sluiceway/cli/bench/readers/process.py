@@ -17,7 +17,7 @@ from sluiceway.cli.bench.readers.policy import Normal, ReadingPolicy
 from sluiceway.cli.bench.readers.raw_h2 import RawConnection
 from sluiceway.cli.bench.readers.raw_stream import RawStream
 from sluiceway.cli.bench.readers.reading import Reading
-from sluiceway.cli.bench.readers.transport import ConnectionSettings
+from sluiceway.cli.bench.readers.transport import ConnectionSettings, Leave
 from sluiceway.cli.bench.readers.wire import StreamRequest
 
 
@@ -26,7 +26,8 @@ class ClientPlan:
     """One client. share: clients with the same name are multiplexed on one connection.
 
     repeat: requests one after the other; they get client ids "ID#0", "ID#1", ... when above 1.
-    start_after_s: after the process began. pause_s: between two requests.
+    start_after_s: after the process began. pause_s: between two requests. leave_after_s: RST_STREAM so long
+    after each request was sent, if it has not ended by then.
     """
 
     connection: ConnectionSettings
@@ -36,6 +37,7 @@ class ClientPlan:
     repeat: int = 1
     start_after_s: float = 0.0
     pause_s: float = 0.0
+    leave_after_s: float | None = None
     half_close: bool = True
 
 
@@ -109,7 +111,7 @@ class _Clients:
                 await asyncio.sleep(plan.pause_s)
             stream = connection.open(_numbered(plan, turn), plan.policy, half_close=plan.half_close)
             self.readings.append(stream.reading)
-            await _ended(stream)
+            await _ended(stream, connection, plan.leave_after_s)
 
     async def _connection(self, plan: ClientPlan) -> RawConnection:
         if plan.share is None:
@@ -141,11 +143,16 @@ def _numbered(plan: ClientPlan, turn: int) -> StreamRequest:
     return StreamRequest(**{**values, "client_id": f"{plan.request.client_id}#{turn}"})
 
 
-async def _ended(stream: RawStream) -> None:
+async def _ended(stream: RawStream, connection: RawConnection, leave_after_s: float | None) -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     stream.on_end = lambda: None if future.done() else future.set_result(None)
-    if not stream.ended:
-        await future
+    if stream.ended:
+        return
+    try:
+        async with asyncio.timeout(leave_after_s):
+            await future
+    except TimeoutError:
+        connection.leave(stream, Leave.RST_STREAM)
 
 
 def _main(plans: list[ClientPlan], pipe: Connection) -> None:
