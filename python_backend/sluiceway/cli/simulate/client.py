@@ -98,8 +98,7 @@ class Client:
     def _reaches(self, end: int) -> float | None:
         missing = end - self._buffer
         needed = math.ceil(missing / self._lump) * self._lump
-        if needed > self._sent:
-            needed = self._sent  # the tail is given back once all is read: no whole lump is left to wait for
+        needed = min(needed, self._sent)  # the tail is given back once all is read: no whole lump is left to wait for
         if self._reader.kind != "rate":
             return None  # the others have read all that they will
         return self._now + max(0.0, needed - self._read) / self._reader.amount

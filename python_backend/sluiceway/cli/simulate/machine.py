@@ -1,9 +1,12 @@
-"""The engine of a simulation: the real scheduler and block pool, with a cost for a step instead of a GPU."""
+"""The engine of a simulation: the real scheduler and block pools, with a price for a step instead of a GPU."""
 
 from __future__ import annotations
 
+from sluiceway.cli.simulate.arms import Arm
 from sluiceway.cli.simulate.profile import Profile
-from sluiceway.engine.kv_pool import BlockPool
+from sluiceway.core.decision import Load
+from sluiceway.engine.calibration import Calibration
+from sluiceway.engine.kv_pool import BlockPool, host_block_count
 from sluiceway.engine.protocol import EngineRequest
 from sluiceway.engine.scheduler import Scheduler
 from sluiceway.engine.sequence import Sequence
@@ -12,19 +15,28 @@ _NO_PROMPT = (0,)  # a request's own copy of its prompt is never read by the sch
 
 
 class Machine:
-    """Requests by id; unknown ids are ignored, as by an Engine."""
+    """Requests are the scheduler's, by id. step_s: seconds that the last step took, 0 if it did nothing."""
 
-    def __init__(self, profile: Profile) -> None:
-        self._profile = profile
+    def __init__(self, profile: Profile, arm: Arm) -> None:
         self.scheduler = Scheduler(
             BlockPool(profile.kv_blocks),
             block_tokens=profile.kv_block_tokens,
             max_batch_streams=profile.max_batch_streams,
             prefill_chunk_tokens=profile.prefill_chunk_tokens,
+            host_blocks=host_block_count(profile.host_kv_bytes, profile.kv_bytes_per_token * profile.kv_block_tokens),
+            admission_free_share=profile.admission_free_share,
+            reclaim="none" if arm.mode == "hold" else "any",
+            buffer_aware=arm.buffer_aware,
+        )
+        self._cost = profile.cost
+        self._rates = Calibration(
+            step_s=profile.base_s,
+            prefill_tokens_per_s=_rate(profile.per_prefill_token_s),
+            swap_blocks_per_s=_rate(profile.per_swapped_block_s),
         )
         self.generated_tokens = 0
         self.steps = 0
-        self.step_s = profile.base_s  # of the last one
+        self.step_s = 0.0
 
     def submit(self, request_id: str, arrival: int, prompt_tokens: int) -> Sequence:
         """Raises ValueError for a prompt that never fits."""
@@ -34,19 +46,42 @@ class Machine:
         return sequence
 
     def step(self) -> list[Sequence]:
-        """Who got a token; empty also if nothing could be computed (step_s is then 0)."""
-        profile = self._profile
+        """Who got a token; empty also if nothing could be computed."""
         plan = self.scheduler.plan()
         if not plan:
             self.step_s = 0.0
             return []
+        decodes, prefill_tokens = len(plan.decode), plan.prefill_tokens
+        computing_s = self._cost.of(decodes=decodes, prefill_tokens=prefill_tokens)
+        self.step_s = computing_s + self._cost.of(swapped_blocks=plan.swapped_blocks)
+        # Prefill and copy rates are known exactly; only the mean step has to be followed.
+        self._rates.observe_step(computing_s, decodes=decodes + len(plan.prefill), prefill_tokens=0)
         sampled = plan.sampled
-        prefill_tokens = sum(chunk.length for chunk in plan.prefill)
-        streams = len(plan.decode) + len(plan.prefill)
-        self.step_s = profile.base_s + streams * profile.per_stream_s + prefill_tokens * profile.per_prefill_token_s
         self.scheduler.commit(plan)
         for sequence in sampled:
             sequence.append(0)
         self.steps += 1
         self.generated_tokens += len(sampled)
         return sampled
+
+    def load(self, longest_wait_s: float, spool_free_bytes: int) -> Load:
+        """What the driver would know after the last step."""
+        scheduler, rates = self.scheduler, self._rates
+        return Load(
+            kv_blocks_total=scheduler.pool.total,
+            kv_blocks_free=scheduler.pool.free_count,
+            host_blocks_free=scheduler.host_blocks_free,
+            batch_streams=scheduler.batch_streams,
+            batch_free=scheduler.batch_free,
+            waiting=scheduler.waiting,
+            longest_wait_s=longest_wait_s,
+            step_s=rates.step_s,
+            prefill_tokens_per_s=rates.prefill_tokens_per_s,
+            swap_blocks_per_s=rates.swap_blocks_per_s if scheduler.host_blocks_total else 0.0,
+            spool_free_bytes=spool_free_bytes,
+        )
+
+
+def _rate(unit_s: float) -> float:
+    """0, for unknown, where it costs nothing: the policy then reckons with what it assumes."""
+    return 1 / unit_s if unit_s else 0.0

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from sluiceway.cli.simulate.figures import Targets
+from sluiceway.engine.cost import StepCost
 
 
 class ProfileError(ValueError):
@@ -16,7 +17,7 @@ class ProfileError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A step takes base_s + per_stream_s x batch + per_prefill_token_s x tokens + per_swapped_block_s x blocks.
+    """base_s to per_swapped_block_s: see engine.cost.StepCost. kv_blocks to admission_free_share: the engine's options.
 
     client_buffer_bytes: what a client takes in unread; it returns that in lumps of client_lump_bytes.
     record_s: time between Envoy's records. lump_tokens: tokens of a stream that the core is told of at once, at
@@ -35,6 +36,7 @@ class Profile:
     host_kv_bytes: int = 0
     max_batch_streams: int
     prefill_chunk_tokens: int
+    admission_free_share: float = 0.0
     spool_bytes: int = 64 << 20
     text_bytes_per_token: int = 5
     client_buffer_bytes: int = 16_384
@@ -47,7 +49,14 @@ class Profile:
     tpot_s: float
 
     def __post_init__(self) -> None:
-        may_be_zero = ("per_stream_s", "per_prefill_token_s", "per_swapped_block_s", "host_kv_bytes", "spool_bytes")
+        may_be_zero = (
+            "per_stream_s",
+            "per_prefill_token_s",
+            "per_swapped_block_s",
+            "host_kv_bytes",
+            "admission_free_share",
+            "spool_bytes",
+        )
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name == "name":
@@ -58,6 +67,15 @@ class Profile:
                 raise ProfileError(f"profile {self.name}: {field.name} is {value!r}, must be a whole number")
             if value < 0 or (value == 0 and field.name not in may_be_zero):
                 raise ProfileError(f"profile {self.name}: {field.name} is {value!r}, is too small")
+
+    @property
+    def cost(self) -> StepCost:
+        return StepCost(
+            base_s=self.base_s,
+            per_stream_s=self.per_stream_s,
+            per_prefill_token_s=self.per_prefill_token_s,
+            per_swapped_block_s=self.per_swapped_block_s,
+        )
 
     @property
     def targets(self) -> Targets:
