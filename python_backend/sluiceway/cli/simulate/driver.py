@@ -5,15 +5,13 @@ What runtime/driver.py is to the real one, with clients at the other end instead
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import Counter
 from dataclasses import replace
-from enum import IntEnum, auto
 from functools import cache
-from itertools import count
 from time import perf_counter
 
+from sluiceway.cli.simulate.agenda import Agenda, Kind
 from sluiceway.cli.simulate.arms import Arm
 from sluiceway.cli.simulate.client import Client
 from sluiceway.cli.simulate.machine import Machine
@@ -52,12 +50,6 @@ _SENDS_OUT = 2  # so many may be outstanding before the core takes the pump for 
 _FOREVER_S = 1e9
 
 
-class _Kind(IntEnum):
-    LEAVE = auto()
-    RECORD = auto()
-    DEADLINE = auto()
-
-
 class Driver:
     """One arm's streams. peak_buffered_bytes: produced and not known to be delivered, all together.
     peak_granted_bytes: of the spool, to run ahead with. review_s: real seconds of each turn of the policy.
@@ -69,8 +61,7 @@ class Driver:
         self._machine = machine
         self._limits = _limits(arm, limits)
         self._frame_bytes = limits.frame_overhead_bytes + profile.text_bytes_per_token  # with one token
-        self._events: list[tuple[float, int, _Kind, Stream]] = []
-        self._order = count()
+        self._agenda = Agenda()
         self._reviews = Reviews(Policy(mode=arm.mode))
         self._buffered = self._granted = 0
         self.streams: dict[str, Stream] = {}
@@ -100,20 +91,18 @@ class Driver:
         )
         self.streams[request_id] = stream
         if arrival.leaves_after_s is not None:
-            self._at(arrival.arrival_s + arrival.leaves_after_s, _Kind.LEAVE, stream)
+            self._agenda.enter(arrival.arrival_s + arrival.leaves_after_s, Kind.LEAVE, stream)
 
     def turn(self, now: float) -> None:
         """Whatever is due by now."""
-        events = self._events
-        while events and events[0][0] <= now:
-            at, _, kind, stream = heapq.heappop(events)
+        for at, kind, stream in self._agenda.due(now):
             match kind:
-                case _Kind.LEAVE:
+                case Kind.LEAVE:
                     self._leave(stream, at, now)
-                case _Kind.RECORD if at == stream.record_at:
+                case Kind.RECORD if at == stream.record_at:
                     stream.record_at = None
                     self._record(stream, at)
-                case _Kind.DEADLINE if at == stream.deadline_at:
+                case Kind.DEADLINE if at == stream.deadline_at:
                     stream.deadline_at = None
                     self._apply(stream, DeadlineReached(), now)
         if (review_at := self._reviews.next_deadline()) is not None and review_at <= now:
@@ -121,10 +110,8 @@ class Driver:
 
     def next_deadline(self) -> float | None:
         """When turn() has something to do even if nothing comes."""
-        review_at = self._reviews.next_deadline()
-        if not self._events or (review_at is not None and review_at < self._events[0][0]):
-            return review_at
-        return self._events[0][0]
+        deadlines = (self._agenda.next_at, self._reviews.next_deadline())
+        return min((at for at in deadlines if at is not None), default=None)
 
     def tell(self, stream: Stream, now: float) -> None:
         """Pass the pending tokens on to the core."""
@@ -225,7 +212,7 @@ class Driver:
         if deadline is not None and (stream.deadline_at is None or deadline < stream.deadline_at):
             # One that moved further away is found out when the old one comes.
             stream.deadline_at = deadline
-            self._at(deadline, _Kind.DEADLINE, stream)
+            self._agenda.enter(deadline, Kind.DEADLINE, stream)
 
     def _review(self, now: float) -> None:
         began = perf_counter()
@@ -252,7 +239,7 @@ class Driver:
         """Envoy reports what is the case at ``at``, when its next record is due."""
         record_s = self._profile.record_s
         stream.record_at = (math.floor(at / record_s) + 1) * record_s
-        self._at(stream.record_at, _Kind.RECORD, stream)
+        self._agenda.enter(stream.record_at, Kind.RECORD, stream)
 
     def _record(self, stream: Stream, now: float) -> None:
         if stream.sender is None or stream.is_gone:
