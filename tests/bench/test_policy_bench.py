@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from matplotlib.figure import Figure
@@ -10,10 +11,11 @@ from token_server import TokenServer
 
 from sluiceway.cli.bench import policy
 from sluiceway.cli.bench.pace import Pace
-from sluiceway.cli.bench.policy_arms import ARMS, MACHINE, Machine, config, engine, streams_at_once
+from sluiceway.cli.bench.policy_arms import ARMS, MACHINE, config, engine, sized, streams_at_once
 from sluiceway.cli.bench.policy_cell import Cell, flat, growth
 from sluiceway.cli.bench.policy_clients import outcomes, plans, prompt, reading_policy
 from sluiceway.cli.bench.policy_cliff import Fall
+from sluiceway.cli.bench.policy_prediction import Prediction, predict
 from sluiceway.cli.bench.readers import (
     ClientPlan,
     ConnectionSettings,
@@ -94,7 +96,7 @@ def test_outcomes_join_what_clients_saw_with_what_the_engine_made():
     assert stayed.left_at is None  # it was the end of the cell that closed it
     assert finished.left_at is None  # it had its answer by then
     assert (never_sent.arrived_at, never_sent.first_token_at, never_sent.generated_tokens) == (14.0, None, 0)
-    assert figures([done, left, stayed, finished, never_sent], policy.TARGETS, ended_at=99.0).wasted_tokens == 79
+    assert figures([done, left, stayed, finished, never_sent], MACHINE.targets, ended_at=99.0).wasted_tokens == 79
 
 
 def test_a_client_leaves_when_its_plan_says_so():
@@ -119,19 +121,20 @@ def test_a_client_that_is_done_before_does_not_leave():
 
 
 def test_the_arms_share_everything_but_their_policy():
-    section = engine(MACHINE, kv_blocks=100)
-    made = {arm: config(arm, section) for arm in ARMS}
+    machine = sized(MACHINE, kv_blocks=100)
+    made = {arm: config(arm, machine) for arm in ARMS}
     assert {policy.OURS, policy.BASELINE, "hold", "drop"} == made.keys()
-    assert all(each["engine"].items() >= section.items() for each in made.values())
+    assert all(each["engine"].items() >= engine(machine).items() for each in made.values())
+    assert len({str(each) for each in made.values()}) == len(made)
 
 
 def test_kv_is_half_of_what_the_offered_streams_would_hold():
     trace = policy.trace(0, requests=policy.REQUESTS)
     output = sum(each.output_tokens for each in trace) / len(trace)
     held = sum(each.prompt_tokens + each.output_tokens / 2 for each in trace) / len(trace)
-    offered = streams_at_once(MACHINE, policy.REQUESTS_PER_S, output)
+    offered = streams_at_once(MACHINE, MACHINE.per_s, output)
     # Little's law holds at the step that so many streams make.
-    assert offered == pytest.approx(policy.REQUESTS_PER_S * output * MACHINE.step(offered))
+    assert offered == pytest.approx(MACHINE.per_s * output * (MACHINE.base_s + MACHINE.per_stream_s * offered))
     assert policy.kv_blocks(trace) * MACHINE.kv_block_tokens == pytest.approx(offered * held / 2, rel=0.01)
     # One request always fits alone, and the longest has room in the pool.
     assert max(each.prompt_tokens + each.output_tokens for each in trace) < policy.kv_blocks(trace) * 16
@@ -139,7 +142,7 @@ def test_kv_is_half_of_what_the_offered_streams_would_hold():
 
 def test_more_than_any_batch_can_do_is_no_load():
     with pytest.raises(ValueError, match="more than any batch"):
-        streams_at_once(Machine(step_per_stream_s=0.01), 10, 100)
+        streams_at_once(replace(MACHINE, per_stream_s=0.01), 10, 100)
 
 
 def test_the_same_requests_at_every_share():
@@ -183,7 +186,7 @@ def cell(*, ttft_s=1.0, good=True, wasted=100, tokens=1000):
         left_at=9.0,
     )
     return Cell(
-        figures=figures([normal, slow], policy.TARGETS, ended_at=10.0),
+        figures=figures([normal, slow], MACHINE.targets, ended_at=10.0),
         outcomes=[normal, slow],
         took_s=10.0,
         was_cut=False,
@@ -231,5 +234,22 @@ def test_nobody_got_a_token_is_no_good_ratio():
 
 def test_the_plot_draws_whatever_was_measured():
     figure = Figure()
-    policy.draw_figures(figure, {"ours": {50: cell()}}, falls())
+    policy.draw_figures(figure, {"ours": {50: cell()}}, falls(), {"ours": {50: Prediction(cell().figures)}})
     assert len(figure.axes) == 4
+
+
+def test_a_prediction_is_of_the_same_trace_and_ends_when_the_cell_does():
+    trace = policy.trace(0, requests=10)
+    machine = sized(MACHINE, kv_blocks=policy.kv_blocks(trace))
+    whole = predict("run_to_completion", machine, trace, limit_s=600.0)
+    assert (whole.figures.normal, whole.figures.normal_unfinished) == (10, 0)
+    cut = predict("run_to_completion", machine, trace, limit_s=5.0)
+    assert cut.figures.normal_unfinished > 0
+    assert cut.figures.duration_s <= 5.0
+
+
+def test_a_prediction_says_by_how_much_it_was_wrong():
+    measured, predicted = cell(ttft_s=1.0), cell(ttft_s=1.5, good=False)
+    told = Prediction(predicted.figures).as_json(measured)
+    assert told["goodput_error"] == -1.0
+    assert told["predicted_over_measured"]["ttft_p99_s"] == 1.5

@@ -16,13 +16,14 @@ from matplotlib.figure import Figure
 
 from sluiceway.cli.bench.harness import BenchContext, ScenarioResult
 from sluiceway.cli.bench.plans import readers
-from sluiceway.cli.bench.policy_arms import ARMS, MACHINE, config, engine, streams_at_once
+from sluiceway.cli.bench.policy_arms import ARMS, MACHINE, blocks, config, sized, streams_at_once
 from sluiceway.cli.bench.policy_cell import Cell, measure
 from sluiceway.cli.bench.policy_cliff import KV, SLOTS, STUCK, STUCK_TOKENS, Fall, fall
+from sluiceway.cli.bench.policy_prediction import Prediction, predict
 from sluiceway.cli.bench.promise import Promise
 from sluiceway.cli.bench.readers import ReaderProcess
 from sluiceway.cli.bench.stats import ratio
-from sluiceway.cli.simulate.figures import Targets
+from sluiceway.cli.simulate.profile import Profile
 from sluiceway.cli.simulate.trace import Arrival, draw
 
 SHARES = (0, 25, 50, 75)  # percent of the readers that are slow
@@ -30,23 +31,22 @@ QUICK_SHARES = (0, 50)
 OURS, BASELINE = "ours", "run_to_completion"
 
 REQUESTS = 48
-REQUESTS_PER_S = 2.0
 # Mean 510 tokens. An answer below the high watermark (256 tokens) is never paused: it would show nothing.
 PROMPTS, OUTPUTS = "lognormal:120:0.8", "lognormal:450:0.5"
 LEAVES_AFTER_S = (5.0, 25.0)  # half of the slow ones; an answer takes about 13 s
 SEED = 3
-TARGETS = Targets(ttft_s=2.0, tpot_s=0.05)  # 50 ms: 20 tokens a second, twice what people read
 CELL_LIMIT_S = 60.0
 CLIFF_LIMIT_S = 60.0  # run to completion: the stuck ones generate for 50 s
 
 Cells = dict[str, dict[int, Cell]]  # by arm and percent
+Predictions = dict[str, dict[int, Prediction]]
 Falls = dict[str, dict[str, Fall]]  # by what ran out and arm
 
 
 def trace(slow_percent: int, *, requests: int) -> list[Arrival]:
     return draw(
         streams=requests,
-        per_s=REQUESTS_PER_S,
+        per_s=MACHINE.per_s,
         slow=slow_percent / 100,
         seed=SEED,
         prompts=PROMPTS,
@@ -59,17 +59,18 @@ def kv_blocks(arrivals: list[Arrival]) -> int:
     """For half of the streams that are offered at once, each halfway through its answer."""
     prompt = sum(each.prompt_tokens for each in arrivals) / len(arrivals)
     output = sum(each.output_tokens for each in arrivals) / len(arrivals)
-    offered = streams_at_once(MACHINE, REQUESTS_PER_S, output)
-    return MACHINE.blocks(offered / 2 * (prompt + output / 2))
+    offered = streams_at_once(MACHINE, MACHINE.per_s, output)
+    return blocks(offered / 2 * (prompt + output / 2))
 
 
 def run(context: BenchContext) -> ScenarioResult:
     requests = context.count(REQUESTS, 32)
+    limit_s = context.seconds(CELL_LIMIT_S, 40)
     shares = QUICK_SHARES if context.quick else SHARES
-    blocks = kv_blocks(trace(0, requests=requests))
+    machine = sized(MACHINE, kv_blocks=kv_blocks(trace(0, requests=requests)))
     cells: Cells = {}
     for arm in ARMS:
-        with context.stack(arm, config(arm, engine(MACHINE, kv_blocks=blocks))) as stack:
+        with context.stack(arm, config(arm, machine)) as stack:
             _warm_up(context, stack.ports.envoy)
             # What the other arms are for shows at 50 %; the ends of the range are for the two that count.
             only = shares if arm in (OURS, BASELINE) or not context.quick else (50,)
@@ -78,25 +79,36 @@ def run(context: BenchContext) -> ScenarioResult:
                     context,
                     stack,
                     trace(percent, requests=requests),
-                    TARGETS,
+                    MACHINE.targets,
                     label=f"{arm}-{percent}",
-                    limit_s=context.seconds(CELL_LIMIT_S, 40),
+                    limit_s=limit_s,
                 )
                 for percent in only
             }
+    predicted: Predictions = {
+        arm: {percent: predict(arm, machine, trace(percent, requests=requests), limit_s=limit_s) for percent in row}
+        for arm, row in cells.items()
+    }
     falls: Falls = {
         cliff.name: {arm: fall(context, arm, cliff, limit_s=_cliff_seconds(context, arm)) for arm in (OURS, BASELINE)}
         for cliff in (SLOTS, KV)
     }
     return ScenarioResult(
-        settings=_settings(requests, blocks),
+        settings=_settings(requests, machine),
         arms={
-            **{arm: {f"slow_{percent}": cell.as_json() for percent, cell in row.items()} for arm, row in cells.items()},
+            **{arm: _row(row, predicted[arm]) for arm, row in cells.items()},
             **{f"{name}_exhausted": {arm: each.as_json() for arm, each in row.items()} for name, row in falls.items()},
         },
         promises=promises(cells, falls),
-        plot=lambda figure: draw_figures(figure, cells, falls),
+        plot=lambda figure: draw_figures(figure, cells, falls, predicted),
     )
+
+
+def _row(row: dict[int, Cell], predicted: dict[int, Prediction]) -> dict[str, Any]:
+    return {
+        f"slow_{percent}": cell.as_json() | {"prediction": predicted[percent].as_json(cell)}
+        for percent, cell in row.items()
+    }
 
 
 def _cliff_seconds(context: BenchContext, arm: str) -> float:
@@ -112,18 +124,15 @@ def _warm_up(context: BenchContext, port: int) -> None:
     context.sleep(1.0, "settling")
 
 
-def _settings(requests: int, blocks: int) -> dict[str, Any]:
+def _settings(requests: int, machine: Profile) -> dict[str, Any]:
     return {
         "engine": "scripted",
-        "machine": asdict(MACHINE),
-        "kv_blocks": blocks,
+        "machine": asdict(machine),
         "requests": requests,
-        "requests_per_s": REQUESTS_PER_S,
         "prompts": PROMPTS,
         "outputs": OUTPUTS,
         "leaves_after_s": LEAVES_AFTER_S,
         "seed": SEED,
-        "targets": asdict(TARGETS),
         "cell_limit_s": CELL_LIMIT_S,
         "cliff": {"stuck": STUCK, "tokens": STUCK_TOKENS, "slots": asdict(SLOTS), "kv": asdict(KV)},
     }
@@ -160,14 +169,17 @@ def promises(cells: Mapping[str, Mapping[int, Cell]], falls: Mapping[str, Mappin
     ]
 
 
-def draw_figures(figure: Figure, cells: Cells, falls: Falls) -> None:
-    """Goodput, TTFT and waste over the share of slow readers; TTFT over time at the cliffs."""
+def draw_figures(figure: Figure, cells: Cells, falls: Falls, predicted: Predictions) -> None:
+    """Goodput, TTFT and waste over the share of slow readers, predictions dotted; TTFT over time at the cliffs."""
     goodput, ttft, waste, cliff = figure.subplots(2, 2).flat
-    for arm, row in cells.items():
+    drawn = ((goodput, "goodput"), (ttft, "ttft_p99_s"), (waste, "wasted_tokens"))
+    for number, (arm, row) in enumerate(cells.items()):
         percents = sorted(row)
-        goodput.plot(percents, [row[each].figures.goodput for each in percents], marker="o", label=arm)
-        ttft.plot(percents, [row[each].figures.ttft_p99_s for each in percents], marker="o", label=arm)
-        waste.plot(percents, [row[each].figures.wasted_tokens for each in percents], marker="o", label=arm)
+        for axis, key in drawn:
+            values = [getattr(row[each].figures, key) for each in percents]
+            axis.plot(percents, values, marker="o", color=f"C{number}", label=arm)
+            simulated = [getattr(predicted[arm][each].figures, key) for each in percents]
+            axis.plot(percents, simulated, linestyle=":", marker="x", color=f"C{number}")
     for name, by_arm in falls.items():
         for arm, each in by_arm.items():
             style = "-" if arm == OURS else "--"

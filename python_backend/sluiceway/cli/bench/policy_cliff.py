@@ -11,7 +11,7 @@ from sluiceway.cli.bench.departures import wait_until_idle
 from sluiceway.cli.bench.harness import BenchContext
 from sluiceway.cli.bench.pace import Pace
 from sluiceway.cli.bench.plans import never_readers, readers
-from sluiceway.cli.bench.policy_arms import MACHINE, config, engine
+from sluiceway.cli.bench.policy_arms import MACHINE, blocks, config, sized
 from sluiceway.cli.bench.readers import ReaderProcess, Reading
 from sluiceway.cli.bench.stats import ratio
 from sluiceway.cli.stack import Stack
@@ -36,7 +36,7 @@ class Cliff:
 # Slots: one for each stuck reader, KV for everybody. They are taken at once.
 SLOTS = Cliff(name="slots", kv_blocks=4096, max_batch_streams=STUCK, normal_after_s=3.0)
 # KV: 300 tokens for each stuck reader, slots for everybody. The blocks are gone after 300 steps of 24 ms.
-KV = Cliff(name="kv", kv_blocks=MACHINE.blocks(300 * STUCK), max_batch_streams=32, normal_after_s=9.0)
+KV = Cliff(name="kv", kv_blocks=blocks(300 * STUCK), max_batch_streams=32, normal_after_s=9.0)
 
 
 @dataclass(slots=True)
@@ -66,9 +66,9 @@ class Fall:
 def fall(context: BenchContext, arm: str, cliff: Cliff, *, limit_s: float) -> Fall:
     """``arm`` on a stack of its own; limit_s: how long the people are watched beside the stuck readers."""
     label = f"{arm}, {cliff.name} exhausted"
-    settings = config(arm, engine(MACHINE, kv_blocks=cliff.kv_blocks, max_batch_streams=cliff.max_batch_streams))
+    machine = sized(MACHINE, kv_blocks=cliff.kv_blocks, max_batch_streams=cliff.max_batch_streams)
     result = Fall()
-    with context.stack(f"{arm}-{cliff.name}", settings) as stack:
+    with context.stack(f"{arm}-{cliff.name}", config(arm, machine)) as stack:
         _people(context, stack, Pace(), 2.0, f"{label}: warming up")
         _people(context, stack, result.quiet, context.seconds(12, 8), f"{label}: quiet")
         wait_until_idle(stack)
