@@ -87,6 +87,56 @@ def test_the_rpc_is_known_by_envoys_id():
     assert parse(raw(parameters='{"x-request-id": "abc", "other": 1}'), ADMISSION).rpc_id == "abc"
 
 
+STREAM_ID = "0123456789abcdef" * 2
+STREAM_ID_BYTES = STREAM_ID.encode()
+
+
+def back(frame=3, stream_id=STREAM_ID_BYTES, **inputs):
+    return RawRequest(inputs={"resume_stream_id": text(stream_id), "resume_frame": np.array([frame]), **inputs})
+
+
+def test_who_asks_to_come_back_gets_an_id_that_nobody_can_guess():
+    requests = [parse(raw(stream=YES, resumable=YES), ADMISSION) for _ in range(2)]
+    assert all(len(request.stream_id) == 32 and request.resume_frame is None for request in requests)
+    assert requests[0].stream_id != requests[1].stream_id
+    assert parse(raw(stream=YES, resumable=NO), ADMISSION).stream_id == ""
+
+
+@pytest.mark.parametrize("inputs", [{}, {"stream": YES}, {"stream": YES, "resumable": YES, "return_frame": YES}])
+def test_who_comes_back_needs_no_prompt(inputs):
+    request = parse(back(**inputs), ADMISSION)
+    assert (request.prompt, request.stream_id, request.resume_frame) == ("", STREAM_ID, 3)
+    assert request.stream
+    assert not request.echo
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (raw(resumable=YES), "resumable: only with stream true; a whole answer is one message"),
+        (raw(resume_frame=np.array([3])), "resume_frame: only with resume_stream_id"),
+        (back(stream_id=b"x" * 32), "resume_stream_id: must be 32 characters of 0-9 and a-f"),
+        (back(stream_id=b""), "resume_stream_id: must be 32 characters of 0-9 and a-f"),
+        (back(stream_id=STREAM_ID_BYTES + b"\n"), "resume_stream_id: must be 32 characters of 0-9 and a-f"),
+        (back(frame=-1), "resume_frame: must be 0 to 2**53 - 1, got -1"),
+        (back(frame=2**53), f"resume_frame: must be 0 to 2**53 - 1, got {2**53}"),
+        (back(frame=1.5), "resume_frame: must be INT64, got float64"),
+        (
+            RawRequest(inputs={"resume_stream_id": text(STREAM_ID_BYTES)}),
+            "resume_frame: missing; with resume_stream_id, the next frame wanted",
+        ),
+        (back(text_input=text(b"Q")), "text_input: must be left out with resume_stream_id; the stream has its own"),
+        (
+            back(sampling_parameters=text(b"{}")),
+            "sampling_parameters: must be left out with resume_stream_id; the stream has its own",
+        ),
+        (back(stream=NO), "stream: must be true (or left out) with resume_stream_id"),
+    ],
+)
+def test_what_is_wrong_with_coming_back_is_named(request_, expected):
+    assert message(request_) == expected
+
+
 def test_a_frame_becomes_the_tensors_that_were_asked_for():
     frame = Frame(2, 5, (7, 8), "né", 120, FinishReason.STOP)
     everything = dict(tensors(frame, Outputs(token_ids=True, frame=True, finish_reason=True)))
@@ -95,4 +145,5 @@ def test_a_frame_becomes_the_tensors_that_were_asked_for():
     assert (everything["frame"].dtype, everything["frame"].tolist()) == (np.int64, [2, 5])
     assert everything["finish_reason"].tolist() == [b"stop"]
     assert [name for name, _ in tensors(frame, Outputs())] == ["text_output"]
+    assert dict(tensors(frame, Outputs(), stream_id="ab"))["stream_id"].tolist() == [b"ab"]
     assert tensors(frame, Outputs(), prefix="Oh ")[0][1].tolist() == ["Oh né".encode()]

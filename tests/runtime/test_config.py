@@ -50,6 +50,23 @@ def test_sections_fill_up_with_defaults(tmp_path):
     ("text", "expected"),
     [
         ("pump:\n  worker: 4", "2: pump.worker: unknown setting; did you mean workers?"),
+        ("spool:\n  redis:\n    urll: x", "3: spool.redis.urll: unknown setting; did you mean url?"),
+        (
+            "spool:\n  redis:\n    url: http://:secret@host",
+            "3: spool.redis.url: must begin with redis://, rediss:// or unix://",
+        ),
+        (
+            "spool:\n  max_stream_bytes: 100\n  retained_bytes: 0",
+            "1: the file: spool.max_stream_bytes (100) does not hold one frame of flow_control.max_frame_bytes",
+        ),
+        (
+            "spool:\n  max_stream_bytes: 9000\n  retained_bytes: 0",
+            "1: the file: spool.max_stream_bytes (9000) must be at least",
+        ),
+        (
+            "spool:\n  max_bytes: 1048577\n  max_tenant_bytes: 1048578",
+            "1: spool: max_tenant_bytes (1048578) must not be above max_bytes (1048577)",
+        ),
         ("zzz: 1", "1: zzz: unknown setting; known: engine, flow_control"),
         ("engine:\n  kind: scripted\n\n  kv_blocks: many", "4: engine.kv_blocks: input should be a valid integer"),
         ("engine:\n  kv_blocks: 0", "2: engine.kv_blocks: input should be greater than or equal to 1, got 0"),
@@ -95,3 +112,9 @@ def test_the_model_directory_starts_at_the_file(tmp_path):
     assert model_dir(config, tmp_path / "a" / "sluiceway.yaml", None) == tmp_path / "weights"
     assert model_dir(config, tmp_path / "a" / "sluiceway.yaml", "/else/where") == Path("/else/where")
     assert model_dir(Config(), tmp_path / "sluiceway.yaml", None) is None
+
+
+def test_the_url_of_redis_may_hold_a_password_and_is_never_shown(tmp_path):
+    config = load_config(write(tmp_path, "spool: {redis: {url: 'redis://:secret@host:6379/0'}}"))
+    assert config.spool.redis.url.get_secret_value().endswith("host:6379/0")
+    assert "secret" not in repr(config) + str(config.model_dump())

@@ -13,7 +13,7 @@ class Responder:
     """Triton's rules: nothing after FINAL, and is_cancelled() after FINAL kills the server."""
 
     def __init__(self, fails=0):
-        self.calls, self.finals, self.fails = [], 0, fails
+        self.calls, self.finals, self.fails, self.names = [], 0, fails, []
 
     def _call(self, *call, final):
         if self.fails:
@@ -24,6 +24,7 @@ class Responder:
         self.calls.append(call)
 
     def send(self, outputs, *, final):
+        self.names.append([name for name, _ in outputs])
         self._call("send", outputs[0][1].tolist()[0], final=final)
 
     def send_error(self, message, code):
@@ -78,3 +79,12 @@ def test_a_refusal_is_final():
     path.refuse("text_input: empty", ErrorCode.INVALID_ARG)
     assert not path.is_cancelled()
     assert responder.calls == [("error", "text_input: empty", ErrorCode.INVALID_ARG)]
+
+
+def test_the_stream_id_comes_with_the_first_frame_of_a_connection_and_with_the_last():
+    responder = Responder()
+    path = ResponsePath(responder, Outputs(), stream_id="ab")
+    for sequence in (5, 6, 7):
+        path.send(frame(sequence, "a"))
+    path.send(frame(8, "b", FinishReason.DETACHED))
+    assert [("stream_id" in names) for names in responder.names] == [True, False, False, True]

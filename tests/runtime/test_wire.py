@@ -10,16 +10,22 @@ from sluiceway.core.events import FinishReason
 from sluiceway.runtime.codec import Outputs, tensors
 from sluiceway.runtime.wire import frame_overhead_bytes, response_bytes
 
-DATATYPES = {"text_output": "BYTES", "token_ids": "INT32", "frame": "INT64", "finish_reason": "BYTES"}
+DATATYPES = {
+    "text_output": "BYTES",
+    "token_ids": "INT32",
+    "frame": "INT64",
+    "finish_reason": "BYTES",
+    "stream_id": "BYTES",
+}
 
 
-def message(frame, outputs, client_id):
+def message(frame, outputs, client_id, stream_id=""):
     """The message that Triton makes of the frame."""
     response = service_pb2.ModelStreamInferResponse()
     infer = response.infer_response
     infer.model_name, infer.model_version, infer.id = "llm", "1", client_id
     infer.parameters["triton_final_response"].bool_param = frame.finish_reason is not None
-    for name, array in tensors(frame, outputs):
+    for name, array in tensors(frame, outputs, stream_id=stream_id):
         infer.outputs.add(name=name, datatype=DATATYPES[name], shape=array.shape)
         if DATATYPES[name] == "BYTES":
             infer.raw_output_contents.append(len(array[0]).to_bytes(4, "little") + array[0])
@@ -40,10 +46,10 @@ frames = st.builds(
 )
 
 
-@given(frames, outputs, st.text(max_size=200))
-def test_the_size_is_protobufs(frame, wanted, client_id):
-    size = response_bytes(frame, wanted, model="llm", version="1", client_id=client_id)
-    assert size == 5 + message(frame, wanted, client_id).ByteSize()
+@given(frames, outputs, st.text(max_size=200), st.sampled_from(["", "ab" * 16]))
+def test_the_size_is_protobufs(frame, wanted, client_id, stream_id):
+    size = response_bytes(frame, wanted, model="llm", version="1", client_id=client_id, stream_id=stream_id)
+    assert size == 5 + message(frame, wanted, client_id, stream_id).ByteSize()
 
 
 @pytest.mark.parametrize("wanted", [Outputs(), Outputs(token_ids=True, frame=True, finish_reason=True)])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +22,11 @@ Array = npt.NDArray[Any]
 
 REQUEST_ID_PARAMETER = "x-request-id"
 MAX_ID_CHARACTERS = 256
-FLAGS = ("stream", "exclude_input_in_output", "return_token_ids", "return_frame", "return_finish_reason")
+FLAGS = ("stream", "exclude_input_in_output", "return_token_ids", "return_frame", "return_finish_reason", "resumable")
+INPUTS = ("text_input", "sampling_parameters", "resume_stream_id", "resume_frame", *FLAGS)
+STREAM_ID_CHARACTERS = 32
+MAX_FRAME = 2**53
+_STREAM_ID = re.compile(rf"[0-9a-f]{{{STREAM_ID_CHARACTERS}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,11 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
-    """A request that was understood. ``rpc_id`` None: nobody told Envoy's id, so there is no signal."""
+    """A request that was understood. ``rpc_id`` None: nobody told Envoy's id, so there is no signal.
+
+    stream_id: what the client may come back with, "" if it did not ask to. resume_frame: it is back, and
+    this is the next frame that it wants; there is no prompt then.
+    """
 
     prompt: str
     client_id: str
@@ -52,13 +62,28 @@ class GenerateRequest:
     echo: bool  # the prompt comes before the answer
     outputs: Outputs = field(default_factory=Outputs)
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    stream_id: str = ""
+    resume_frame: int | None = None
 
 
-def parse(raw: RawRequest, admission: AdmissionConfig) -> GenerateRequest:
+def new_stream_id() -> str:
+    """Not to be guessed: whoever knows it and has the tenant's identity gets the answer."""
+    return secrets.token_hex(STREAM_ID_CHARACTERS // 2)
+
+
+def parse(
+    raw: RawRequest, admission: AdmissionConfig, make_stream_id: Callable[[], str] = new_stream_id
+) -> GenerateRequest:
     """Raise RequestError (INVALID_ARG) naming the input, what it holds and what it may hold."""
-    prompt = _prompt(_bytes(raw.inputs, "text_input"), admission.max_prompt_bytes)
     flags = {name: _flag(raw.inputs, name) for name in FLAGS}
-    streaming = bool(flags["stream"])
+    stream_id, resume_frame = _resume(raw.inputs, is_streaming=flags["stream"] is not False)
+    is_back = resume_frame is not None
+    prompt = "" if is_back else _prompt(_bytes(raw.inputs, "text_input"), admission.max_prompt_bytes)
+    streaming = bool(flags["stream"]) or is_back
+    if flags["resumable"] and not streaming:
+        raise RequestError("resumable: only with stream true; a whole answer is one message")
+    if flags["resumable"] and not is_back:
+        stream_id = make_stream_id()
     if streaming and flags["exclude_input_in_output"] is False:  # as vllm_backend
         raise RequestError("exclude_input_in_output: must be true (or left out) when stream is true")
     return GenerateRequest(
@@ -73,7 +98,31 @@ def parse(raw: RawRequest, admission: AdmissionConfig) -> GenerateRequest:
             finish_reason=bool(flags["return_finish_reason"]),
         ),
         sampling=parse_sampling(_bytes(raw.inputs, "sampling_parameters"), admission.max_tokens_limit),
+        stream_id=stream_id,
+        resume_frame=resume_frame,
     )
+
+
+def _resume(inputs: Mapping[str, Array], *, is_streaming: bool) -> tuple[str, int | None]:
+    """The stream that a client comes back to and its next frame there; ("", None): a new stream."""
+    value, frame = _bytes(inputs, "resume_stream_id"), _integer(inputs, "resume_frame")
+    if value is None:
+        if frame is not None:
+            raise RequestError("resume_frame: only with resume_stream_id")
+        return "", None
+    stream_id = value.decode("latin-1")
+    if not _STREAM_ID.fullmatch(stream_id):
+        raise RequestError(f"resume_stream_id: must be {STREAM_ID_CHARACTERS} characters of 0-9 and a-f")
+    if frame is None:
+        raise RequestError("resume_frame: missing; with resume_stream_id, the next frame wanted")
+    if not 0 <= frame < MAX_FRAME:
+        raise RequestError(f"resume_frame: must be 0 to 2**53 - 1, got {frame}")
+    for name in ("text_input", "sampling_parameters"):
+        if name in inputs:
+            raise RequestError(f"{name}: must be left out with resume_stream_id; the stream has its own")
+    if not is_streaming:
+        raise RequestError("stream: must be true (or left out) with resume_stream_id")
+    return stream_id, frame
 
 
 def _prompt(value: bytes | None, max_bytes: int) -> str:
@@ -110,6 +159,15 @@ def _bytes(inputs: Mapping[str, Array], name: str) -> bytes | None:
     return bytes(value)  # a copy: the array is a view into Triton's shared memory
 
 
+def _integer(inputs: Mapping[str, Array], name: str) -> int | None:
+    value = _single(inputs, name)
+    if value is None:
+        return None
+    if not isinstance(value, np.integer):
+        raise RequestError(f"{name}: must be INT64, got {type(value).__name__}")
+    return int(value)
+
+
 def _flag(inputs: Mapping[str, Array], name: str) -> bool | None:
     value = _single(inputs, name)
     if value is None:
@@ -142,8 +200,11 @@ def _rpc_id(parameters: str) -> str | None:
     return value
 
 
-def tensors(frame: Frame, outputs: Outputs, prefix: str = "") -> list[tuple[str, Array]]:
-    """Output name and array of one response; only what was asked for is built. prefix: comes before the text."""
+def tensors(frame: Frame, outputs: Outputs, prefix: str = "", stream_id: str = "") -> list[tuple[str, Array]]:
+    """Output name and array of one response; only what was asked for is built.
+
+    prefix: comes before the text. stream_id: "" in frames that do not carry it.
+    """
     text = (prefix + frame.text).encode()
     result: list[tuple[str, Array]] = [("text_output", np.array([text], dtype=np.object_))]
     if outputs.token_ids:
@@ -153,4 +214,6 @@ def tensors(frame: Frame, outputs: Outputs, prefix: str = "") -> list[tuple[str,
     if outputs.finish_reason:
         reason = "" if frame.finish_reason is None else frame.finish_reason.value
         result.append(("finish_reason", np.array([reason.encode()], dtype=np.object_)))
+    if stream_id:
+        result.append(("stream_id", np.array([stream_id.encode()], dtype=np.object_)))
     return result

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from sluiceway.core.limits import Limits, Size
+from sluiceway.core.spool import SpoolLimits
+from sluiceway.core.spool_record import END_BYTES
 
 # Envoy takes 64 KiB a stream. What is sent beyond that waits in tritonserver, and responses waiting
 # there when their clients leave crash Triton 24.10. The rest is headroom for protobuf and framing.
@@ -132,6 +135,59 @@ class PumpConfig(Section):
     cancel_poll_s: Positive = 1.0
 
 
+class RedisConfig(Section):
+    """A spool that other replicas can read. url: redis://, rediss:// or unix://, which may hold a password.
+
+    Never in the driver's way: what does not fit ``max_queue_bytes`` is not written, and counted.
+    """
+
+    url: SecretStr
+    prefix: str = Field("sluiceway", pattern=r"^[A-Za-z0-9_.\-:]{1,64}$")
+    timeout_s: Positive = 1.0
+    max_queue_bytes: int = Field(8 * 2**20, ge=2**16, le=2**34)
+    max_stream_frames: int = Field(65_536, ge=16, le=10_000_000)
+
+    @field_validator("url")
+    @classmethod
+    def _is_url(cls, url: SecretStr) -> SecretStr:
+        if not url.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("must begin with redis://, rediss:// or unix://")
+        return url
+
+
+class SpoolConfig(Section):
+    """What is kept of streams whose clients may come back; see core.spool.SpoolLimits."""
+
+    max_stream_bytes: int = Field(2**20, ge=1, le=2**34)
+    max_tenant_bytes: int | None = Field(None, ge=1, le=2**40)  # None: all of max_bytes
+    max_bytes: int = Field(64 * 2**20, ge=1, le=2**40)
+    retained_bytes: int = Field(256 * 2**10, ge=0, le=2**34)
+    ttl_s: Positive = 300.0
+    redis: RedisConfig | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        sizes = {
+            "retained_bytes": self.retained_bytes,
+            "max_stream_bytes": self.max_stream_bytes,
+            "max_tenant_bytes": self.max_bytes if self.max_tenant_bytes is None else self.max_tenant_bytes,
+            "max_bytes": self.max_bytes,
+        }
+        for (small, low), (large, high) in itertools.pairwise(sizes.items()):
+            if low > high:
+                raise ValueError(f"{small} ({low}) must not be above {large} ({high})")
+        return self
+
+    def limits(self) -> SpoolLimits:
+        return SpoolLimits(
+            max_stream_bytes=self.max_stream_bytes,
+            max_tenant_bytes=self.max_bytes if self.max_tenant_bytes is None else self.max_tenant_bytes,
+            max_bytes=self.max_bytes,
+            retained_bytes=self.retained_bytes,
+            ttl_s=self.ttl_s,
+        )
+
+
 class Config(Section):
     """One instance. ``drain_watch``: the tritonserver whose shutdown ends our streams ("host:port" of
     its gRPC endpoint, "auto": read the parent's --grpc-port, None: nobody watches).
@@ -143,7 +199,28 @@ class Config(Section):
     delivery: DeliveryConfig = DeliveryConfig()
     admin: AdminConfig = AdminConfig()
     pump: PumpConfig = PumpConfig()
+    spool: SpoolConfig = SpoolConfig()
     drain_watch: Literal["auto"] | Address | None = "auto"
+
+    @model_validator(mode="after")
+    def _spool_holds_a_stream(self) -> Self:
+        wanted, has = self.spool_floor_bytes, self.spool.max_stream_bytes
+        if has < self.flow_control.max_frame_bytes + END_BYTES:
+            raise ValueError(f"spool.max_stream_bytes ({has}) does not hold one frame of flow_control.max_frame_bytes")
+        if has < wanted:
+            raise ValueError(
+                f"spool.max_stream_bytes ({has}) must be at least {wanted}: what flow_control lets a stream"
+                " have made and not delivered when its client leaves"
+            )
+        return self
+
+    @property
+    def spool_floor_bytes(self) -> int:
+        """What one stream may have made and not delivered, as the spool counts it: window, high, two frames."""
+        flow = self.flow_control
+        parts = (flow.window, flow.high)
+        content = sum(part.bytes + 4 * part.tokens + part.frames * END_BYTES for part in parts)
+        return content + 2 * (flow.max_frame_bytes + END_BYTES)
 
     @model_validator(mode="before")
     @classmethod

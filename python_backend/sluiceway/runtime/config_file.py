@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -76,6 +76,8 @@ def _names(section: Location) -> list[str]:
     model: type[BaseModel] = Config
     for part in section:
         annotation = model.model_fields[str(part)].annotation
+        # "section | None": the section is what has names.
+        annotation = next((each for each in get_args(annotation) if each is not type(None)), annotation)
         assert isinstance(annotation, type)
         assert issubclass(annotation, BaseModel)
         model = annotation

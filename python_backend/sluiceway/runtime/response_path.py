@@ -28,19 +28,27 @@ class Responder(Protocol):
 
 
 class ResponsePath:
-    """FINAL at most once, nothing after it."""
+    """FINAL at most once, nothing after it.
 
-    def __init__(self, responder: Responder, outputs: Outputs, prefix: str = "") -> None:
+    prefix: before the first text: the prompt, if it was asked for. stream_id: told with the first frame and
+    with the last, for a client that may come back; "" for others.
+    """
+
+    def __init__(self, responder: Responder, outputs: Outputs, prefix: str = "", stream_id: str = "") -> None:
         self._responder: Responder | None = responder
         self._outputs = outputs
-        self._prefix = prefix  # before the first text: the prompt, if it was asked for
+        self._prefix = prefix
+        self._stream_id = stream_id
+        self._is_first = True
 
     def send(self, frame: Frame) -> None:
         """Raise what Triton raises; the request is then still open, and close() is due."""
         responder = self._open()
         final = frame.finish_reason is not None
-        outputs = tensors(frame, self._outputs, self._prefix if frame.sequence == 0 else "")
+        stream_id = self._stream_id if self._is_first or final else ""
+        outputs = tensors(frame, self._outputs, self._prefix if frame.sequence == 0 else "", stream_id)
         responder.send(outputs, final=final)
+        self._is_first = False
         if final:
             self._responder = None
 

@@ -6,17 +6,16 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from sluiceway.runtime.codec import FLAGS, Array, RawRequest
+from sluiceway.runtime.codec import INPUTS, Array, RawRequest
 from sluiceway.runtime.errors import ErrorCode
 
-_INPUTS = ("text_input", "sampling_parameters", *FLAGS)
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 def raw_request(request: Any) -> RawRequest:
     """What a request holds; the arrays are views that live as long as the request."""
     inputs = {}
-    for name in _INPUTS:
+    for name in INPUTS:
         tensor = pb_utils.get_input_tensor_by_name(request, name)
         if tensor is not None:
             inputs[name] = tensor.as_numpy()

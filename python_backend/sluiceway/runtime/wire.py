@@ -26,8 +26,13 @@ def field_bytes(length: int) -> int:
     return 1 + varint_bytes(length) + length
 
 
-def response_bytes(frame: Frame, outputs: Outputs, *, model: str, version: str, client_id: str) -> int:
-    """Size of ``frame`` as one message of ModelStreamInfer, gRPC's 5-byte prefix included."""
+def response_bytes(
+    frame: Frame, outputs: Outputs, *, model: str, version: str, client_id: str, stream_id: str = ""
+) -> int:
+    """Size of ``frame`` as one message of ModelStreamInfer, gRPC's 5-byte prefix included.
+
+    stream_id: of a frame that carries it.
+    """
     reason = "" if frame.finish_reason is None else frame.finish_reason.value
     text = BYTES_ELEMENT_PREFIX + len(frame.text.encode())
     body = field_bytes(len(model)) + field_bytes(len(version)) + FINAL_PARAMETER_BYTES
@@ -39,6 +44,7 @@ def response_bytes(frame: Frame, outputs: Outputs, *, model: str, version: str, 
         body += _output("frame", "INT64", 2, 16)
     if outputs.finish_reason:
         body += _output("finish_reason", "BYTES", 1, BYTES_ELEMENT_PREFIX + len(reason))
+    body += stream_id_bytes(stream_id)
     return GRPC_PREFIX_BYTES + field_bytes(body)
 
 
@@ -46,6 +52,11 @@ def _output(name: str, datatype: str, elements: int, content: int) -> int:
     shape = varint_bytes(elements)
     description = field_bytes(len(name)) + field_bytes(len(datatype)) + field_bytes(shape)
     return field_bytes(description) + field_bytes(content)
+
+
+def stream_id_bytes(stream_id: str) -> int:
+    """What the output takes in a frame that carries it."""
+    return _output("stream_id", "BYTES", 1, BYTES_ELEMENT_PREFIX + len(stream_id)) if stream_id else 0
 
 
 def frame_overhead_bytes(outputs: Outputs, *, model: str, version: str, client_id: str) -> int:
