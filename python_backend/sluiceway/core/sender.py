@@ -111,6 +111,19 @@ class BoundedSender:
         return self._outlet.backlog
 
     @property
+    def request_id(self) -> str:
+        return self._request_id
+
+    @property
+    def produced(self) -> Size:
+        return self._outlet.produced
+
+    @property
+    def reader(self) -> Reader:
+        """What is known of the client; read it, do not tell it anything."""
+        return self._reader
+
+    @property
     def is_resumable(self) -> bool:
         return self._is_resumable
 
