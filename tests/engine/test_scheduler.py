@@ -193,7 +193,7 @@ def test_any_interleaving_leaks_nothing_and_ends(operations: list[tuple[str, int
             assert bool(step(scheduler)) == had_work
             end_the_long()
         elif name == "weight":
-            scheduler.set_weight(request_id, number)
+            scheduler.set_weight(request_id, (0.0625, 0.25, 0.5, 1.0, 1.0, 4.0)[number])
         elif name in ("pause", "resume", "remove"):
             getattr(scheduler, name)(request_id)
         elif name == "release":
@@ -202,7 +202,7 @@ def test_any_interleaving_leaks_nothing_and_ends(operations: list[tuple[str, int
         assert len(set(held)) == len(held) == scheduler.pool.used_count
         states = [s.state for s in scheduler.sequences.values()]
         assert all(scheduler.count(state) == states.count(state) for state in SequenceState)
-        assert states.count(SequenceState.PREFILL) <= 1
+        assert states.count(SequenceState.PREFILL) <= 2, "a prompt and a recompute"
         assert states.count(SequenceState.RUNNING) + states.count(SequenceState.PREFILL) <= batch
     for request_id in list(scheduler.sequences):
         scheduler.resume(request_id)

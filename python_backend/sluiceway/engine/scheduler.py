@@ -3,6 +3,8 @@
 How an engine drives it, all on the engine thread::
 
     plan = scheduler.plan()                # blocks for everything planned are allocated in blocks
+    for copy in plan.swap_out, swap_in:    # copy KV blocks between device and host
+        ...
     for chunk in plan.prefill:             # compute KV of token_ids[start : start + length]
         ...
     for sequence in plan.decode:           # compute KV of token_ids[computed], one token
@@ -22,24 +24,29 @@ ends a sequence before it outgrows capacity_tokens.
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
-from typing import Literal
 
 from sluiceway.engine.kv_pool import BlockPool
+from sluiceway.engine.kv_space import Reclaim
+from sluiceway.engine.places import Places
+from sluiceway.engine.planner import Planner
 from sluiceway.engine.sequence import Sequence, SequenceState
-from sluiceway.engine.step_plan import Chunk, StepPlan
-from sluiceway.engine.waiting_queue import WaitingQueue
+from sluiceway.engine.step_plan import Chunk, Copy, StepPlan
+from sluiceway.engine.waiting_queue import Lane
 
-__all__ = ["Chunk", "Reclaim", "Scheduler", "StepPlan"]
-
-Reclaim = Literal["any", "none"]
+__all__ = ["Chunk", "Copy", "Reclaim", "Scheduler", "StepPlan"]
 
 
 class Scheduler:
     """A step's cost depends on the batch only, never on how many sequences wait or are paused.
 
     Every non-empty backlog makes progress, also with all KV blocks in use: the batch's oldest member
-    can always take blocks from those paused longest and then from the newest in the batch.
+    can always take blocks from those outside the batch and then from the newest in the batch. (Not so
+    with reclaim "none": has_work() is then False until somebody lets go.)
+
+    Order: first come, first served, those that have begun before those that never ran. Buffer-aware: a
+    waiting sequence of full weight may also displace a member whose client has plenty unread (weight
+    below 1) and that has had ``quantum_steps``; equal ones never, so normal readers alone see no
+    difference. Nobody starves: see WaitingQueue for the bound.
     """
 
     def __init__(
@@ -53,29 +60,79 @@ class Scheduler:
         admission_free_share: float = 0.0,
         reclaim: Reclaim = "any",
         buffer_aware: bool = True,
+        quantum_steps: int = 8,
+        aging_steps: int = 64,
+        swap_blocks_per_step: int = 64,
     ) -> None:
-        names = ("kv_block_tokens", "max_batch_streams", "prefill_chunk_tokens")
-        for name, value in zip(names, (block_tokens, max_batch_streams, prefill_chunk_tokens), strict=True):
+        """admission_free_share: of all blocks, kept free when one that never ran is admitted, so that those
+        that run can grow. reclaim: whose KV may be dropped (KvSpace). swap_blocks_per_step: copied each way.
+        """
+        for name, value in {
+            "kv_block_tokens": block_tokens,
+            "max_batch_streams": max_batch_streams,
+            "prefill_chunk_tokens": prefill_chunk_tokens,
+            "quantum_steps": quantum_steps,
+            "aging_steps": aging_steps,
+            "swap_blocks_per_step": swap_blocks_per_step,
+        }.items():
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        if not 0 <= admission_free_share < 1:
+            raise ValueError(f"admission_free_share must be at least 0 and below 1, got {admission_free_share}")
+        if reclaim not in ("any", "none"):
+            raise ValueError(f"reclaim must be any or none, got {reclaim!r}")
         self.pool = pool
         self.block_tokens = block_tokens
         self.recomputed_tokens = 0
         self.sequences: dict[str, Sequence] = {}
         self._max_batch = max_batch_streams
-        self._chunk_budget = prefill_chunk_tokens
-        self._waiting = WaitingQueue()
-        self._batch: dict[str, Sequence] = {}  # in order of admission
-        # Sequences outside the batch that hold blocks, the first to lose them first.
-        self._paused_holders: OrderedDict[str, Sequence] = OrderedDict()
-        self._resumed_holders: OrderedDict[str, Sequence] = OrderedDict()
-        self._counts: Counter[SequenceState] = Counter()
+        self._is_buffer_aware = buffer_aware
+        self._is_stuck = False
+        self._places = Places(
+            pool,
+            block_tokens=block_tokens,
+            reclaim=reclaim,
+            aging_steps=aging_steps,
+            swap_blocks_per_step=swap_blocks_per_step,
+        )
+        self._planner = Planner(
+            self._places,
+            block_tokens=block_tokens,
+            max_batch_streams=max_batch_streams,
+            prefill_chunk_tokens=prefill_chunk_tokens,
+            kept_free_blocks=int(admission_free_share * pool.total),
+            quantum_steps=quantum_steps,
+        )
+        self._kv = self._places.kv
+        self._waiting = self._places.waiting
+        self._batch = self._places.batch
+        self.host_pool: BlockPool | None = None
+        if host_blocks:
+            self.set_host_pool(BlockPool(host_blocks))
+
+    def set_host_pool(self, pool: BlockPool) -> None:
+        """Give it host memory to swap to; before the first sequence."""
+        self.host_pool = self._kv.swap.host = pool
+
+    def prefer_swap(self, is_cheaper: bool) -> None:
+        """Whether copying KV to the host and back costs less than recomputing it: what happens to KV that a
+        displaced sequence has to give up.
+        """
+        self._planner.is_swap_cheaper = is_cheaper
 
     def count(self, state: SequenceState) -> int:
-        return self._counts[state]
+        return self._places.counts[state]
 
     def has_work(self) -> bool:
-        return bool(self._batch or self._waiting)
+        """False also if nothing can be done until some other method is called."""
+        if self._is_stuck:
+            return False
+        return bool(self._batch or self._waiting or self._kv.swap.is_busy)
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens that one sequence could hold with all blocks to itself."""
+        return self.pool.total * self.block_tokens
 
     @property
     def batch_streams(self) -> int:
@@ -88,197 +145,139 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """Sequences whose client waits for them to get into the batch."""
-        return len(self._waiting)
+        """Sequences that wait for the batch while their client waits for them."""
+        return self._waiting.urgent
 
     @property
     def oldest_waiting(self) -> str | None:
-        """Of those that never ran, the one added first."""
-        head = self._waiting.head()
-        return head.request_id if head is not None and head.ever_computed == 0 else None
+        """Of those that never ran, the first in line."""
+        head = self._waiting.first(Lane.NEW)
+        return None if head is None else head.request_id
 
     @property
-    def host_blocks_total(self) -> int:
-        return 0
+    def displacements(self) -> int:
+        """How often one with plenty unread gave up its place in the batch."""
+        return self._planner.displacements
 
     @property
-    def host_blocks_free(self) -> int:
-        return 0
+    def swap_outs(self) -> int:
+        return self._kv.swap.swap_outs
 
     @property
-    def capacity_tokens(self) -> int:
-        """Tokens that one sequence could hold with all blocks to itself."""
-        return self.pool.total * self.block_tokens
+    def swap_ins(self) -> int:
+        return self._kv.swap.swap_ins
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence. Raises ValueError for a known id, or one that could never be computed."""
         if sequence.request_id in self.sequences:
             raise ValueError(f"request_id {sequence.request_id!r} is already in the engine")
         tokens = len(sequence.token_ids)
-        if self._blocks_for(tokens) > self.pool.total:
+        blocks = self._kv.blocks_for(tokens)
+        if blocks > self.pool.total:
             raise ValueError(
-                f"prompt of {tokens} tokens needs {self._blocks_for(tokens)} KV blocks of {self.block_tokens} tokens, "
+                f"prompt of {tokens} tokens needs {blocks} KV blocks of {self.block_tokens} tokens, "
                 f"the pool has kv_blocks {self.pool.total}"
             )
+        self._is_stuck = False
         self.sequences[sequence.request_id] = sequence
-        self._counts[sequence.state] += 1
-        self._waiting.push(sequence)
+        self._places.counts[sequence.state] += 1
+        self._waiting.push(sequence, self._places.step)
 
     def pause(self, request_id: str) -> None:
-        """Out of the batch or queue, KV kept until somebody needs the blocks."""
+        """Out of the batch or queue, KV kept until somebody needs the blocks. A copy under way is called off."""
         sequence = self.sequences.get(request_id)
         if sequence is None or sequence.is_paused:
             return
-        self._detach(sequence)
+        self._is_stuck = False
+        self._places.take_out(sequence)
         sequence.is_paused = True
-        if sequence.blocks:
-            self._paused_holders[request_id] = sequence
-        was_dropped = sequence.ever_computed > 0 and not sequence.blocks
-        self._enter(sequence, SequenceState.PREEMPTED if was_dropped else SequenceState.PAUSED)
+        self._kv.hold(sequence)
+        state = SequenceState.PAUSED
+        if sequence.host_blocks:
+            state = SequenceState.SWAPPED
+        elif sequence.ever_computed > 0 and not sequence.blocks:
+            state = SequenceState.PREEMPTED
+        self._places.enter(sequence, state)
 
     def resume(self, request_id: str) -> None:
-        """Back into the queue: with its KV if it still has it, else to be recomputed."""
+        """Back into the queue: with its KV if it still has it, here or on the host, else to be recomputed."""
         sequence = self.sequences.get(request_id)
         if sequence is None or not sequence.is_paused:
             return
-        self._detach(sequence)
+        self._is_stuck = False
+        self._places.take_out(sequence)
         sequence.is_paused = False
-        if sequence.blocks:
-            self._resumed_holders[request_id] = sequence
-        self._enter(sequence, SequenceState.WAITING)
-        self._waiting.push(sequence)
+        self._places.put_in_line(sequence)
 
     def swap_out(self, request_id: str) -> None:
-        """Copy a paused sequence's KV to host memory in the next steps. Ignored without room there."""
+        """Copy a paused sequence's KV to host memory in the next steps. Ignored unless it is paused and holds
+        KV on the device, and if the host has no room for all of it.
+        """
+        sequence = self.sequences.get(request_id)
+        if sequence is not None and sequence.is_paused and self._kv.start_swap_out(sequence):
+            self._is_stuck = False
 
     def release_kv(self, request_id: str) -> None:
-        """Drop a paused sequence's KV, keep its tokens. Ignored unless paused and holding blocks."""
-        sequence = self._paused_holders.get(request_id)
-        if sequence is not None:
-            self._drop_kv(sequence)
+        """Drop a paused sequence's KV, wherever it lies, keep its tokens. Ignored unless paused and holding KV."""
+        sequence = self.sequences.get(request_id)
+        if sequence is not None and sequence.is_paused and (sequence.blocks or sequence.host_blocks):
+            self._is_stuck = False
+            self._kv.drop(sequence)
+            self._places.enter(sequence, SequenceState.PREEMPTED)
 
     def set_weight(self, request_id: str, weight: float) -> None:
-        """Queue priority, high first. Raises ValueError unless finite."""
-        if not math.isfinite(weight):
-            raise ValueError(f"weight must be finite, got {weight}")
+        """1.0: its client waits for the next token; less: it has plenty unread. Larger ones are queued first.
+
+        Raises ValueError unless finite and above 0. Ignored unless buffer-aware.
+        """
+        if not (math.isfinite(weight) and weight > 0):
+            raise ValueError(f"weight must be finite and above 0, got {weight}")
         sequence = self.sequences.get(request_id)
-        if sequence is not None and sequence.weight != weight:
-            sequence.weight = weight
-            if sequence.ticket is not None:
-                self._waiting.push(sequence)
+        if sequence is None or sequence.weight == weight or not self._is_buffer_aware:
+            return
+        sequence.weight = weight
+        if sequence in self._batch:
+            self._batch.weigh(sequence)
+        elif sequence.ticket is not None:
+            self._waiting.push(sequence, self._places.step)
+            self._kv.hold_again(sequence)
 
     def remove(self, request_id: str) -> Sequence | None:
         """Forget a sequence, in any state; its blocks are free on return. None for an unknown id."""
         sequence = self.sequences.pop(request_id, None)
         if sequence is not None:
-            self._detach(sequence)
-            self._counts[sequence.state] -= 1
-            self._free_blocks(sequence)
+            self._is_stuck = False
+            self._places.take_out(sequence)
+            self._places.counts[sequence.state] -= 1
+            self._kv.drop(sequence)
         return sequence
 
     def plan(self) -> StepPlan:
-        """What to compute now; empty only if nothing waits and nothing is in the batch."""
-        plan = StepPlan()
-        self._plan_decodes(plan)
-        budget = self._chunk_budget
-        # One at most: another is admitted only when budget and blocks are left over, so none was cut short.
-        for sequence in self._batch.values():
-            if not sequence.is_decoding:
-                budget -= self._plan_chunk(sequence, budget, plan)
-        self._admit(plan, budget)
+        """What to compute now; empty only if there is nothing to do, or (reclaim "none") nothing can be done."""
+        plan = self._planner.plan()
+        self._is_stuck = not plan
         return plan
 
     def commit(self, plan: StepPlan) -> None:
-        """Everything in ``plan`` has been computed."""
-        for sequence in plan.decode:
-            self._computed(sequence, 1)
+        """Everything in ``plan`` has been computed and copied."""
+        for sequence in plan.decode:  # never computed before: only a prefill repeats work
+            sequence.computed += 1
+            sequence.ever_computed = sequence.computed
         for chunk in plan.prefill:
-            self._computed(chunk.sequence, chunk.length)
+            sequence = chunk.sequence
+            end = sequence.computed + chunk.length
+            self.recomputed_tokens += max(0, min(end, sequence.ever_computed) - sequence.computed)
+            sequence.computed = end
+            sequence.ever_computed = max(end, sequence.ever_computed)
             if chunk.is_last:
-                self._enter(chunk.sequence, SequenceState.RUNNING)
+                self._batch.prefilling.pop(sequence.request_id, None)
+                self._places.enter(sequence, SequenceState.RUNNING)
+        if plan.swap_out or plan.swap_in:
+            self._end_transfers(plan)
 
-    def _computed(self, sequence: Sequence, length: int) -> None:
-        end = sequence.computed + length
-        self.recomputed_tokens += max(0, min(end, sequence.ever_computed) - sequence.computed)
-        sequence.computed = end
-        sequence.ever_computed = max(end, sequence.ever_computed)
-
-    def _plan_decodes(self, plan: StepPlan) -> None:
-        """One token for every decoding member, oldest first; who is preempted for it is queued again."""
-        for sequence in list(self._batch.values()):
-            # The victim is always the newest, so never one that is planned already.
-            while sequence.request_id in self._batch and sequence.is_decoding:
-                if self._reserve(sequence, 1) == 1:
-                    plan.decode.append(sequence)
-                    break
-                self._preempt_newest()
-
-    def _plan_chunk(self, sequence: Sequence, budget: int, plan: StepPlan) -> int:
-        """StepPlan as much prefill as budget and blocks allow; tokens planned."""
-        wanted = min(budget, len(sequence.token_ids) - sequence.computed)
-        length = self._reserve(sequence, wanted)
-        if length:
-            is_last = sequence.computed + length == len(sequence.token_ids)
-            plan.prefill.append(Chunk(sequence, sequence.computed, length, is_last))
-        return length
-
-    def _admit(self, plan: StepPlan, budget: int) -> None:
-        while len(self._batch) < self._max_batch and (sequence := self._waiting.head()):
-            if not budget and not sequence.is_decoding:
-                return
-            missing = self._blocks_for(len(sequence.token_ids)) - len(sequence.blocks)
-            in_batch = sum(len(member.blocks) for member in self._batch.values())
-            obtainable = self.pool.total - in_batch - len(sequence.blocks)
-            if missing > obtainable:
-                return
-            self._detach(sequence)
-            self._batch[sequence.request_id] = sequence
-            if sequence.is_decoding:
-                self._enter(sequence, SequenceState.RUNNING)
-                if self._reserve(sequence, 1):
-                    plan.decode.append(sequence)
+    def _end_transfers(self, plan: StepPlan) -> None:
+        for transfer in self._kv.swap.commit(plan):
+            if transfer.is_out:
+                self._places.enter(transfer.sequence, SequenceState.SWAPPED)
             else:
-                self._enter(sequence, SequenceState.PREFILL)
-                budget -= self._plan_chunk(sequence, budget, plan)
-
-    def _reserve(self, sequence: Sequence, tokens: int) -> int:
-        """Extend the block table for up to ``tokens`` more; how many then fit. Takes paused sequences' blocks."""
-        missing = self._blocks_for(sequence.computed + tokens) - len(sequence.blocks)
-        while missing > self.pool.free_count and (self._paused_holders or self._resumed_holders):
-            holders = self._paused_holders or self._resumed_holders
-            self._drop_kv(next(iter(holders.values())))
-        sequence.blocks += self.pool.allocate(max(0, min(missing, self.pool.free_count)))
-        return min(tokens, len(sequence.blocks) * self.block_tokens - sequence.computed)
-
-    def _preempt_newest(self) -> None:
-        victim = self._batch[next(reversed(self._batch))]
-        self._detach(victim)
-        self._drop_kv(victim)
-        self._waiting.push(victim)
-
-    def _drop_kv(self, sequence: Sequence) -> None:
-        """Free the blocks of one outside the batch, keep its tokens and its place in the queue."""
-        self._paused_holders.pop(sequence.request_id, None)
-        self._resumed_holders.pop(sequence.request_id, None)
-        self._free_blocks(sequence)
-        self._enter(sequence, SequenceState.PREEMPTED)
-
-    def _free_blocks(self, sequence: Sequence) -> None:
-        self.pool.free(sequence.blocks)
-        sequence.blocks = []
-        sequence.computed = 0
-
-    def _detach(self, sequence: Sequence) -> None:
-        """Out of whatever collection it is in."""
-        self._waiting.remove(sequence)
-        self._batch.pop(sequence.request_id, None)
-        self._paused_holders.pop(sequence.request_id, None)
-        self._resumed_holders.pop(sequence.request_id, None)
-
-    def _enter(self, sequence: Sequence, state: SequenceState) -> None:
-        self._counts[sequence.state] -= 1
-        sequence.state = state
-        self._counts[state] += 1
-
-    def _blocks_for(self, tokens: int) -> int:
-        return -(-tokens // self.block_tokens)
+                self._places.put_in_line(transfer.sequence)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from sluiceway.engine.protocol import EngineRequest
+
+if TYPE_CHECKING:
+    from sluiceway.engine.swap import Transfer
+    from sluiceway.engine.waiting_queue import Lane
 
 
 class SequenceState(StrEnum):
@@ -25,12 +30,14 @@ class Sequence:
 
     token_ids: prompt, then everything generated. computed: how many leading tokens have KV.
     blocks: block ids in order; the KV of position p lies in block ``blocks[p // block_tokens]``
-    at offset ``p % block_tokens``. arrival: running number of the submit.
+    at offset ``p % block_tokens``. host_blocks: the same in host memory, while swapped; both only while
+    ``transfer`` copies between them. arrival: running number of the submit.
     """
 
     __slots__ = (
-        "arrival", "blocks", "computed", "ever_computed", "host_blocks", "is_paused",
-        "prompt_length", "request", "state", "ticket", "token_ids", "weight",
+        "admitted_at", "arrival", "blocks", "computed", "ever_computed", "host_blocks", "is_aged", "is_paused",
+        "lane", "prompt_length", "queued_at", "recomputes", "request", "state", "ticket", "token_ids", "transfer",
+        "weight",
     )  # fmt: skip
 
     def __init__(self, *, request: EngineRequest, arrival: int, token_ids: list[int]) -> None:
@@ -45,7 +52,14 @@ class Sequence:
         self.state = SequenceState.WAITING
         self.is_paused = False
         self.weight = 1.0
-        self.ticket: int | None = None  # the waiting queue's; None when not queued
+        self.transfer: Transfer | None = None
+        self.recomputes = False  # whether its prefill under way began as one of lost KV
+        self.admitted_at = 0  # scheduler step
+        # The waiting queue's; ticket is None when not queued.
+        self.ticket: int | None = None
+        self.lane: Lane | None = None
+        self.queued_at = 0
+        self.is_aged = False
 
     @property
     def request_id(self) -> str:
@@ -58,7 +72,7 @@ class Sequence:
     @property
     def is_decoding(self) -> bool:
         """Only the newest generated token has no KV yet."""
-        return self.generated > 0 and self.computed == len(self.token_ids) - 1
+        return self.computed == len(self.token_ids) - 1 and self.generated > 0
 
     def append(self, token_id: int) -> None:
         """Add a sampled token. Call after Scheduler.commit()."""
