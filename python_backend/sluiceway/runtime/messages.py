@@ -6,8 +6,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sluiceway.core.commands import Frame
 from sluiceway.core.events import FrameSent, SendFailed
 from sluiceway.core.record import Record
+from sluiceway.core.spool import SpoolPosition
+from sluiceway.core.spool_errors import ResumeRefused
 from sluiceway.engine.protocol import TokenEvent
 from sluiceway.runtime.codec import GenerateRequest
 from sluiceway.runtime.errors import ErrorCode
@@ -65,6 +68,38 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True)
+class SpoolFound:
+    """Where another replica's stream goes on for the client of request ``key``, or why it cannot have it."""
+
+    key: str
+    answer: SpoolPosition | ResumeRefused
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolRead:
+    """The next frames of another replica's stream; at least one."""
+
+    key: str
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolLost:
+    """Another replica's stream cannot be read any more."""
+
+    key: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientElsewhere:
+    """The client of one of our streams is with another replica, and has all frames below ``sequence``."""
+
+    stream_id: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineDied:
     """No more token events will come."""
 
@@ -81,4 +116,18 @@ class Snapshot:
     answer: Future[DriverSnapshot]
 
 
-Message = Admit | Refuse | Tokens | SendDone | PollDone | Records | EngineDied | Drain | Snapshot
+Message = (
+    Admit
+    | Refuse
+    | Tokens
+    | SendDone
+    | PollDone
+    | Records
+    | SpoolFound
+    | SpoolRead
+    | SpoolLost
+    | ClientElsewhere
+    | EngineDied
+    | Drain
+    | Snapshot
+)
