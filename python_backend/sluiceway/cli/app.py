@@ -14,6 +14,7 @@ from sluiceway.cli.bench.app import app as bench_app
 from sluiceway.cli.envoy import EnvoyOverrides
 from sluiceway.cli.ports import Ports
 from sluiceway.cli.setup import REPOSITORY, NotInstalledError
+from sluiceway.cli.simulate.app import simulate
 from sluiceway.cli.stack import StackError, StackSettings
 from sluiceway.cli.status import status_table
 
@@ -29,6 +30,7 @@ app = typer.Typer(
     help="A streamed LLM answer that knows whether its reader reads.",
 )
 app.add_typer(bench_app, name="bench")
+app.command()(simulate)
 
 
 def _port(name: str) -> typer.models.OptionInfo:

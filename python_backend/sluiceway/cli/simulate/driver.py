@@ -52,7 +52,8 @@ _FOREVER_S = 1e9
 
 class Driver:
     """One arm's streams. peak_buffered_bytes: produced and not known to be delivered, all together.
-    peak_granted_bytes: of the spool, to run ahead with. review_s: real seconds of each turn of the policy.
+    peak_granted_bytes: of the spool, to run ahead with. peak_behind: streams that the policy looked after.
+    review_s: real seconds of each turn of the policy.
     """
 
     def __init__(self, arm: Arm, profile: Profile, machine: Machine, limits: Limits) -> None:
@@ -65,7 +66,7 @@ class Driver:
         self._reviews = Reviews(Policy(mode=arm.mode))
         self._buffered = self._granted = 0
         self.streams: dict[str, Stream] = {}
-        self.peak_buffered_bytes = self.peak_granted_bytes = 0
+        self.peak_buffered_bytes = self.peak_granted_bytes = self.peak_behind = 0
         self.review_s: list[float] = []
         self.commands: Counter[str] = Counter()
         self.decisions: Counter[tuple[str, str]] = Counter()
@@ -202,10 +203,11 @@ class Driver:
     def _follow(self, stream: Stream, sender: BoundedSender, now: float) -> None:
         """Whatever the event changed: sums, whether the policy has to look at it, when it is due."""
         self._account(stream, sender.backlog.bytes, sender.run_ahead_bytes)
-        if sender.is_behind is not stream.is_behind:
+        if sender.is_behind is not stream.is_behind and self._arm.heeds_leaving:
             stream.is_behind = not stream.is_behind
             if stream.is_behind:
                 self._reviews.add(stream.request_id, now)
+                self.peak_behind = max(self.peak_behind, len(self._reviews))
             else:
                 self._reviews.remove(stream.request_id, now, returned=not stream.is_gone)
         deadline = sender.next_deadline()
@@ -265,8 +267,8 @@ def _limits(arm: Arm, limits: Limits) -> Limits:
     limits = replace(limits, release_kv_after_s=None)  # the policy's affair
     if arm.pauses:
         return limits
-    silence_s = limits.max_silence_s if arm.heeds_leaving else _FOREVER_S
-    return replace(limits, pausing=False, max_silence_s=silence_s)
+    limits = replace(limits, pausing=False)
+    return limits if arm.heeds_leaving else replace(limits, max_silence_s=_FOREVER_S, signal_timeout_s=_FOREVER_S)
 
 
 @cache

@@ -28,6 +28,10 @@ class Machine:
             reclaim="none" if arm.mode == "hold" else "any",
             buffer_aware=arm.buffer_aware,
         )
+        # As an engine does it: a block is copied out and back, or its tokens are computed again.
+        self.scheduler.prefer_swap(
+            2 * profile.per_swapped_block_s < profile.kv_block_tokens * profile.per_prefill_token_s
+        )
         self._cost = profile.cost
         self._rates = Calibration(
             step_s=profile.base_s,

@@ -78,6 +78,10 @@ class Profile:
         )
 
     @property
+    def kv_tokens(self) -> int:
+        return self.kv_blocks * self.kv_block_tokens
+
+    @property
     def targets(self) -> Targets:
         return Targets(ttft_s=self.ttft_s, tpot_s=self.tpot_s)
 

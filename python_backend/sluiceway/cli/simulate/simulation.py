@@ -43,6 +43,7 @@ class Result:
     recomputed_tokens: int
     peak_buffered_bytes: int
     peak_granted_bytes: int
+    peak_behind: int
     commands: dict[str, int]
     decisions: dict[tuple[str, str], int]
     review_s: list[float]
@@ -87,6 +88,7 @@ class Simulation:
             recomputed_tokens=scheduler.recomputed_tokens,
             peak_buffered_bytes=driver.peak_buffered_bytes,
             peak_granted_bytes=driver.peak_granted_bytes,
+            peak_behind=driver.peak_behind,
             commands=dict(driver.commands),
             decisions=dict(driver.decisions),
             review_s=driver.review_s,
