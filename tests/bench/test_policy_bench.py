@@ -86,7 +86,14 @@ def test_outcomes_join_what_clients_saw_with_what_the_engine_made():
         reading("c-000", arrivals=[10.5, 11.0, 11.5], finish_reason="length", closed_at=11.6),
         reading("c-001", opened_at=11.0, arrivals=[11.5], left="rst_stream", closed_at=15.0),
         reading("c-002", opened_at=12.0, arrivals=[12.5], left="fin", closed_at=99.0),
-        reading("c-003", opened_at=13.0, arrivals=[13.5, 14.0, 14.5], finish_reason="length", left="rst_stream"),
+        reading(
+            "c-003",
+            opened_at=13.0,
+            arrivals=[13.5, 14.0, 14.5],
+            finish_reason="length",
+            left="rst_stream",
+            closed_at=17.0,
+        ),
     ]
     done, left, stayed, finished, never_sent = outcomes(
         TRACE, "c", readings, {"c-000": 3, "c-001": 80, "c-002": 70, "c-003": 3}, began_at=10.0
