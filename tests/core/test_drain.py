@@ -37,6 +37,7 @@ def test_what_left_the_window_is_forgotten() -> None:
     drain.observe(size(100), SOME, 1.0)
     assert drain.tokens_per_s(9.9) == pytest.approx(100 / 9.9)
     assert drain.tokens_per_s(10.1) == 0  # the first two seconds are out, and with them everything that it took
+    assert drain.bytes_per_s(10.1) == 0
     assert drain.busy_s(10.1) == pytest.approx(8.1)
 
 

@@ -79,6 +79,23 @@ def test_a_short_absence_is_cheaper_to_wait_for() -> None:
     assert (decision.action, decision.reason) == (Action.HOLD, Reason.CHEAPEST)
 
 
+def test_a_small_advantage_is_not_worth_a_change() -> None:
+    one = Outlook(1.0, 6.0)
+    decision = Policy().decide(behind(), load(), one)
+    assert decision.costs == pytest.approx({Action.HOLD: 0.357, Action.DROP: 0.32}, abs=1e-3)  # 0.9 of it
+    assert decision.action is Action.HOLD
+    assert Policy(PolicySettings(margin=0.95)).decide(behind(), load(), one).action is Action.DROP
+    tiny = behind(kv_blocks=1, tokens_left=1, spool_bytes_left=10)  # nothing against a hundredth of a millisecond
+    unhurried = load(kv_blocks_total=100_000, batch_free=24)
+    assert Policy().decide(tiny, unhurried, Outlook(1.0, 1.0)).action is Action.HOLD
+
+
+def test_the_grant_stays_within_the_spool() -> None:
+    short = behind(tokens_left=20, spool_bytes_left=5000)
+    decision = Policy().decide(short, load(spool_free_bytes=5500), Outlook(0.8, 6.0))
+    assert (decision.action, decision.run_ahead_bytes) == (Action.RUN_AHEAD, 5500)
+
+
 def test_without_an_outlook_the_streams_own_rate_counts() -> None:
     assert Policy().decide(behind(resume_bytes=200), load(longest_wait_s=5.0)).action is Action.HOLD
     assert Policy().decide(behind(resume_bytes=12_000), load(longest_wait_s=5.0)).action is Action.DROP

@@ -29,11 +29,36 @@ def test_it_learns_that_nobody_comes_back() -> None:
     assert 10 / 2 < estimator.outlook(10.0).away_s < 10 * 2  # buckets double: that is how exact it is
 
 
+def test_it_learns_how_long_they_stay_away() -> None:
+    estimator = ReturnEstimator(memory=10_000)
+    for _ in range(500):
+        estimator.learn(100.0, End.RETURNED)
+    assert 100 / 2 < estimator.outlook(0.0).away_s < 100 * 2
+
+
+def test_a_censored_stream_counts_half_for_the_bucket_in_which_we_ended_it() -> None:
+    estimator = ReturnEstimator(memory=10**9)
+    for _ in range(8):
+        estimator.learn(600.0, End.RETURNED)
+        estimator.learn(600.0, End.LEFT)
+    before = estimator.outlook(300.0).away_s  # in the bucket from 256 s
+    for _ in range(8):
+        estimator.learn(300.0, End.CENSORED)
+    # 16 passed through it and 8 were watched through half of it: (16 + 4 prior) against (20 + 4 prior) at risk,
+    # and the prior's 2 events among them.
+    stays = 1 - 2 / 24
+    later = 512 * 1.0
+    assert estimator.outlook(300.0).away_s == pytest.approx((1 - stays) * 128 + stays * (256 + later), rel=1e-3)
+    assert estimator.outlook(300.0).away_s > before
+
+
 def test_it_conditions_on_the_time_already_away() -> None:
     """Nine in ten come back in two seconds; the others never do. After two seconds, few are of the nine."""
     estimator = ReturnEstimator(memory=10_000)
     for index in range(500):
-        estimator.learn(60.0 if index % 10 == 0 else 2.0 * (index % 10) / 10, End.LEFT if index % 10 == 0 else End.RETURNED)
+        estimator.learn(
+            60.0 if index % 10 == 0 else 2.0 * (index % 10) / 10, End.LEFT if index % 10 == 0 else End.RETURNED
+        )
     assert estimator.outlook(0.0).chance_of_return > 0.85
     assert estimator.outlook(8.0).chance_of_return < 0.2
 

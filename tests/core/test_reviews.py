@@ -69,10 +69,17 @@ def test_who_is_gone_is_forgotten() -> None:
     assert made.next_deadline() is None
 
 
+def test_the_deadline_is_of_a_stream_that_is_still_behind() -> None:
+    made = reviews("a")
+    made.add("b", 7.0)
+    made.remove("a", 1.0, returned=True)
+    assert made.next_deadline() == 7.0
+
+
 def test_added_twice_is_behind_since_the_first_time() -> None:
     made = reviews("a")
     made.review(0.0, IDLE, all_alike())
-    made.add("a", 5.0)
+    made.add("a", 0.25)
     assert len(made) == 1
     assert made.review(0.25, IDLE, all_alike()) == []
 
@@ -114,11 +121,12 @@ def test_one_that_waits_does_not_cost_every_paused_stream_its_kv() -> None:
     describe = all_alike(silence_s=9.0, kv_blocks=16, kv_tokens=256)
     assert len(made.review(1.0, BUSY, describe)) == 2
     assert made.next_deadline() == pytest.approx(1.05)
-    assert made.review(1.03, BUSY, describe) == []
+    made.add("new", 0.0)
+    assert made.review(1.03, BUSY, describe) == []  # one that is due only now has to wait, too
     assert len(made.review(1.05, BUSY, describe)) == 2
     # Nobody waits any more, so the others keep theirs.
     satisfied = load(waiting=0, longest_wait_s=0.0, kv_blocks_free=200)
-    assert made.review(1.2, satisfied, describe) == []
+    assert actions(made.review(1.2, satisfied, describe)) == {"new": Action.HOLD}
 
 
 def test_who_saves_most_goes_first() -> None:
@@ -199,6 +207,17 @@ def test_its_own_progress_counts_more_than_a_burst_long_ago() -> None:
     ((_, decision),) = made.review(2.0, BUSY, describe)
     assert decision.action is Action.DROP
     assert decision.costs[Action.HOLD] == pytest.approx(40 / 512 * 60 * 0.977, abs=0.01)  # 118 s, at most the horizon
+    # It reads, so it is half as likely to leave as the prior's one in five, which makes it dearer to recompute.
+    assert decision.costs[Action.DROP] == pytest.approx(0.9 * 640 / 2000)
+
+
+@pytest.mark.parametrize("first_resume_bytes", [12_000, 200])
+def test_who_has_been_silent_for_long_is_expected_to_be_so_for_as_long_again(first_resume_bytes: int) -> None:
+    """Little is left to read and its rate was high, with progress (12,000 bytes) or without: then it fell silent."""
+    made = reviews("a")
+    made.review(0.0, IDLE, all_alike(resume_bytes=first_resume_bytes))
+    ((_, decision),) = made.review(12.0, BUSY, all_alike(resume_bytes=200, silence_s=10.0))
+    assert decision.costs[Action.HOLD] == pytest.approx(40 / 512 * 10 * 0.977, abs=0.01)
 
 
 @pytest.mark.parametrize("wrong", [{"review_s": 0.0}, {"max_per_turn": 0}])

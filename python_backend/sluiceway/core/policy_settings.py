@@ -32,7 +32,7 @@ class PolicySettings:
     min_drain_bytes_per_s: float = 64.0
     min_dwell_s: float = 0.5
     margin: float = 0.8
-    min_gain_s: float = 0.002
+    min_gain_s: float = 0.0001
     run_ahead_max_tokens: int = 256
     low_free_share: float = 0.2
     wait_half_s: float = 0.25

@@ -59,7 +59,7 @@ class Reviews:
     cost every paused stream its KV. Who saves most goes first.
     """
 
-    def __init__(self, policy: Policy, *, review_s: float = 0.25, max_per_turn: int = 32) -> None:
+    def __init__(self, policy: Policy, *, review_s: float = 0.25, max_per_turn: int = 16) -> None:
         if review_s <= 0 or max_per_turn < 1:
             raise ValueError(f"review_s is {review_s}, max_per_turn {max_per_turn}: both must be positive")
         self._policy = policy
