@@ -257,3 +257,55 @@ def test_cost_per_token_does_not_grow_with_what_is_pending(rhythm: int) -> None:
         frames_of(buffer)
 
     assert calls_made(lambda: stream(10_000)) <= 10.1 * calls_made(lambda: stream(1_000))
+
+
+def test_a_stream_that_began_elsewhere_goes_on_with_its_numbers() -> None:
+    buffer = FrameBuffer(100, OVERHEAD, first_sequence=7, first_token_index=30)
+    buffer.append((1, 2), b"ab")
+    assert buffer.take() == Frame(7, 30, (1, 2), "ab", 12)
+
+
+def test_replayed_frames_stay_apart_whatever_their_size() -> None:
+    buffer = FrameBuffer(20, OVERHEAD, first_sequence=7)
+    frames = [Frame(7, 0, (1,), "x" * 50, 60), Frame(8, 1, (), "", 10), Frame(9, 1, (2,), "a", 11, FinishReason.STOP)]
+    for frame in frames:
+        assert not buffer.head_can_grow
+        buffer.replay(frame)
+    assert buffer.pending == Size(bytes=51, tokens=2, frames=0)
+    assert frames_of(buffer) == frames
+    assert buffer.pending == Size.ZERO
+
+
+def test_text_does_not_join_a_replayed_frame() -> None:
+    buffer = FrameBuffer(100, OVERHEAD)
+    buffer.replay(Frame(0, 0, (1,), "a", 11))
+    buffer.append((2,), b"b")
+    assert [frame.text for frame in frames_of(buffer)] == ["a", "b"]
+
+
+def test_a_frame_out_of_turn_is_not_replayed() -> None:
+    buffer = FrameBuffer(100, OVERHEAD)
+    with pytest.raises(ValueError, match="frame 1 is out of turn, 0 is next"):
+        buffer.replay(Frame(1, 0, (1,), "a", 11))
+    buffer.finish(FinishReason.STOP)
+    with pytest.raises(ValueError, match="out of turn"):
+        buffer.replay(Frame(1, 0, (1,), "a", 11))
+
+
+def test_a_notice_comes_before_what_is_pending() -> None:
+    buffer = FrameBuffer(100, OVERHEAD)
+    buffer.append((1,), b"a")
+    assert buffer.notice(FinishReason.DETACHED) == Frame(0, 0, (), "", OVERHEAD, FinishReason.DETACHED)
+    buffer.append((2,), b"b")
+    buffer.finish(FinishReason.STOP)
+    assert frames_of(buffer) == [Frame(1, 0, (1, 2), "ab", 12, FinishReason.STOP)]
+
+
+def test_another_text_starts_from_its_first_token_without_half_a_character_of_the_old_one() -> None:
+    buffer = FrameBuffer(100, OVERHEAD)
+    buffer.append((1,), b"a")
+    buffer.take()
+    buffer.append((2,), b"b" + "漢".encode()[:2])
+    assert buffer.restart() == Size(bytes=1, tokens=1, frames=0)
+    buffer.append((7,), b"new")
+    assert buffer.take() == Frame(1, 0, (7,), "new", 13)
