@@ -15,13 +15,32 @@ CHUNK = 5
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """Few blocks and slots, so that preemption and taking KV from paused ones happen all the time."""
+    """Few blocks, slots and room on the host, and one block copied each way in a step: preemption, taking KV
+    from paused ones and calls in the middle of a copy happen all the time.
+
+    The engine reads all KV that a model would; freed blocks are poisoned (ScriptedKv).
+    """
+
+    BLOCKS = 7
+    HOST_BLOCKS = 4
 
     def __init__(self) -> None:
         super().__init__()
         self.engine = ScriptedEngine(
-            step_s=0, script="unicode", kv_blocks=7, kv_block_tokens=3, max_batch_streams=3, prefill_chunk_tokens=CHUNK
+            step_s=0,
+            script="unicode",
+            kv_blocks=self.BLOCKS,
+            kv_block_tokens=3,
+            max_batch_streams=3,
+            prefill_chunk_tokens=CHUNK,
+            kv_bytes_per_token=10,
+            host_kv_bytes=30 * self.HOST_BLOCKS,
+            admission_free_share=0.15,
+            check_kv=True,
         )
+        self.scheduler = self.engine._scheduler
+        self.scheduler._kv.swap._per_step = 1
+        self.scheduler._planner._quantum_steps = 2
         self.wanted: dict[str, tuple[tuple[int, ...], int]] = {}
         self.got: dict[str, tuple[list[int], bytes]] = {}
         self.paused: set[str] = set()
@@ -55,9 +74,24 @@ class EngineMachine(RuleBasedStateMachine):
     def release_kv(self, request_id: str) -> None:
         self.engine.release_kv(request_id)
         if request_id in self.paused:
-            assert self.engine.statistics().requests[request_id].kv_blocks == 0
+            request = self.engine.statistics().requests[request_id]
+            assert (request.kv_blocks, request.host_blocks) == (0, 0)
 
-    @rule(request_id=IDS, weight=st.sampled_from([0.1, 1.0, 4.0]))
+    @rule(request_id=IDS)
+    def swap_out(self, request_id: str) -> None:
+        before = self.engine.statistics()
+        request = before.requests.get(request_id)
+        self.engine.swap_out(request_id)
+        if request is None or request_id not in self.paused or request.host_blocks:
+            assert self.engine.statistics() == before
+        elif 0 < request.kv_blocks <= before.host_blocks_free:
+            assert self.engine.statistics().requests[request_id].host_blocks == request.kv_blocks
+
+    @rule(is_cheaper=st.booleans())
+    def prefer_swap(self, is_cheaper: bool) -> None:
+        self.scheduler.prefer_swap(is_cheaper)
+
+    @rule(request_id=IDS, weight=st.sampled_from([0.0625, 0.25, 1.0, 1.0]))
     def set_weight(self, request_id: str, weight: float) -> None:
         self.engine.set_weight(request_id, weight)
 
@@ -65,9 +99,11 @@ class EngineMachine(RuleBasedStateMachine):
     def abort(self, request_id: str) -> None:
         before = self.engine.statistics()
         held = before.requests[request_id].kv_blocks if request_id in before.requests else 0
+        on_host = before.requests[request_id].host_blocks if request_id in before.requests else 0
         assert self.engine.abort(request_id) == (request_id in self.wanted)
         after = self.engine.statistics()
         assert after.kv_blocks_free == before.kv_blocks_free + held
+        assert after.host_blocks_free == before.host_blocks_free + on_host
         if request_id in self.wanted:
             self.aborts += 1
             # The event of the abort comes first in the next step.
@@ -85,8 +121,8 @@ class EngineMachine(RuleBasedStateMachine):
             if key in computed and sequence.computed - computed[key] > 1
         )
         assert prefilled <= CHUNK
-        if before.running + before.waiting + before.preempted > len(self.paused):
-            assert self.engine.statistics().steps == before.steps + 1
+        if before.requests.keys() - self.paused:
+            assert self.engine.statistics().steps == before.steps + 1, "no progress"
         for event in events:
             assert event.request_id not in self.paused or event.finish_reason == "cancelled"
             token_ids, text = self.got[event.request_id]
@@ -103,13 +139,50 @@ class EngineMachine(RuleBasedStateMachine):
         assert (token_ids, text) == scripted_answer(prompt, len(token_ids), "unicode")
 
     @invariant()
-    def no_block_is_lost(self) -> None:
+    def every_block_has_one_owner(self) -> None:
+        sequences = self.scheduler.sequences.values()
+        for pool, held in (
+            (self.scheduler.pool, [block for sequence in sequences for block in sequence.blocks]),
+            (self.scheduler.host_pool, [block for sequence in sequences for block in sequence.host_blocks]),
+        ):
+            assert len(set(held)) == len(held)
+            assert set(held) == pool._allocated
+            assert pool.free_count + len(held) == pool.total
+        for sequence in sequences:
+            assert bool(sequence.blocks and sequence.host_blocks) == (sequence.transfer is not None)
+            if sequence.state.value == "swapped":
+                assert sequence.host_blocks
+                assert not sequence.blocks
+        assert self.scheduler._kv.swap.leaving_blocks == sum(
+            len(sequence.blocks) for sequence in sequences if sequence.transfer and sequence.transfer.is_out
+        )
+
+    @invariant()
+    def holders_are_who_is_outside_the_batch(self) -> None:
+        kv, batch = self.scheduler._kv, self.scheduler._batch
+        groups = [kv._paused, kv._deferred, kv._resumed]
+        for group in groups:
+            assert group.blocks == sum(len(sequence.blocks) for sequence in group._sequences.values())
+        for sequence in self.scheduler.sequences.values():
+            should = bool(sequence.blocks) and sequence.transfer is None and sequence not in batch
+            assert sum(sequence in group for group in groups) == should
+            assert (sequence.ticket is not None) == (
+                sequence not in batch and not sequence.is_paused and sequence.request_id not in kv.swap.ins
+            )
+
+    @invariant()
+    def statistics_agree(self) -> None:
         statistics = self.engine.statistics()
-        held = sum(request.kv_blocks for request in statistics.requests.values())
-        assert statistics.kv_blocks_free + held == statistics.kv_blocks_total
         assert statistics.requests.keys() == self.wanted.keys()
-        assert statistics.running <= 3
+        assert statistics.running + len(self.scheduler._kv.swap.ins) <= 3
         assert statistics.aborts == self.aborts
+        states = [request.state for request in statistics.requests.values()]
+        assert statistics.swapped == states.count("swapped")
+        load = self.engine.load()
+        assert (load.kv_blocks_free, load.host_blocks_free) == (
+            statistics.kv_blocks_free, statistics.host_blocks_free,
+        )  # fmt: skip
+        assert load.waiting <= states.count("waiting") + states.count("preempted") + states.count("swapped")
 
     def teardown(self) -> None:
         """Whatever happened, everything that is not paused ends, with paused ones holding what they can."""
@@ -125,7 +198,8 @@ class EngineMachine(RuleBasedStateMachine):
                 break
             self.step()
         assert not self.wanted
-        assert self.engine.statistics().kv_blocks_free == 7
+        assert self.engine.statistics().kv_blocks_free == self.BLOCKS
+        assert self.engine.statistics().host_blocks_free == self.HOST_BLOCKS
 
 
 TestEngine = EngineMachine.TestCase

@@ -127,19 +127,19 @@ class BatchingEngine(ABC):
         return EngineLoad(
             kv_blocks_total=scheduler.pool.total,
             kv_blocks_free=scheduler.pool.free_count,
-            host_blocks_free=scheduler.host_pool.free_count if scheduler.host_pool else 0,
+            host_blocks_free=scheduler.host_blocks_free,
             batch_streams=scheduler.batch_streams,
             batch_free=scheduler.batch_free,
             waiting=scheduler.waiting,
             oldest_waiting=scheduler.oldest_waiting,
             step_s=rates.step_s,
             prefill_tokens_per_s=rates.prefill_tokens_per_s,
-            swap_blocks_per_s=rates.swap_blocks_per_s if scheduler.host_pool else 0.0,
+            swap_blocks_per_s=rates.swap_blocks_per_s if scheduler.host_blocks_total else 0.0,
         )
 
     def statistics(self) -> EngineStatistics:
         """A snapshot; its cost grows with the number of open requests, so not for every step."""
-        count, host = self._scheduler.count, self._scheduler.host_pool
+        count = self._scheduler.count
         requests = {
             request_id: RequestStatistics(
                 state=sequence.state.value,
@@ -161,8 +161,8 @@ class BatchingEngine(ABC):
             aborts=self._aborts,
             recomputed_tokens=self._scheduler.recomputed_tokens,
             requests=requests,
-            host_blocks_total=host.total if host else 0,
-            host_blocks_free=host.free_count if host else 0,
+            host_blocks_total=self._scheduler.host_blocks_total,
+            host_blocks_free=self._scheduler.host_blocks_free,
             swapped=count(SequenceState.SWAPPED),
             swap_outs=self._scheduler.swap_outs,
             swap_ins=self._scheduler.swap_ins,

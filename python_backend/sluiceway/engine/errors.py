@@ -13,3 +13,7 @@ class OutOfBlocksError(EngineError):
 
 class BlockOwnershipError(EngineError):
     """A block was freed that is not allocated: freed twice, or never this pool's."""
+
+
+class KvContentError(EngineError):
+    """A block does not hold the KV that was expected there."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sluiceway.engine.errors import BlockOwnershipError, OutOfBlocksError
 
 
 class BlockPool:
-    """Block ids 0 .. total-1; every operation is all or nothing. Holds no memory itself, only ids."""
+    """Block ids 0 .. total-1; every operation is all or nothing. Holds no memory itself, only ids.
+
+    on_free: called with blocks just freed, for tests that poison them.
+    """
 
     def __init__(self, total: int) -> None:
         if total < 1:
@@ -17,6 +20,7 @@ class BlockPool:
         # Last freed is handed out first: it is the block most likely still in a cache.
         self._free = list(range(total - 1, -1, -1))
         self._allocated: set[int] = set()
+        self.on_free: Callable[[Sequence[int]], None] | None = None
 
     @property
     def total(self) -> int:
@@ -55,6 +59,8 @@ class BlockPool:
             raise BlockOwnershipError(f"blocks {sorted(returned - self._allocated)} are not allocated")
         self._allocated -= returned
         self._free.extend(reversed(block_ids))
+        if self.on_free is not None:
+            self.on_free(block_ids)
 
 
 def host_block_count(host_kv_bytes: int, block_bytes: int) -> int:

@@ -155,6 +155,15 @@ class Scheduler:
         return None if head is None else head.request_id
 
     @property
+    def host_blocks_total(self) -> int:
+        """0 without swapping."""
+        return self.host_pool.total if self.host_pool else 0
+
+    @property
+    def host_blocks_free(self) -> int:
+        return self.host_pool.free_count if self.host_pool else 0
+
+    @property
     def displacements(self) -> int:
         """How often one with plenty unread gave up its place in the batch."""
         return self._planner.displacements

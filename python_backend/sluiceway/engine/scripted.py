@@ -20,6 +20,7 @@ from sluiceway.engine.cost import StepCost
 from sluiceway.engine.kv_pool import BlockPool, host_block_count
 from sluiceway.engine.protocol import TokenEvent
 from sluiceway.engine.scheduler import Reclaim, Scheduler, StepPlan
+from sluiceway.engine.scripted_kv import ScriptedKv
 
 Script = Literal["ascii", "unicode"]
 
@@ -118,7 +119,8 @@ class ScriptedEngine(BatchingEngine):
     answer_tokens: the script ends with an end-of-sequence token after so many (None: never), unless
     min_tokens or ignore_eos say otherwise. context_tokens: None for what the KV pool holds.
     kv_bytes_per_token: what a token's KV would take, so that host_kv_bytes (host memory for swapped
-    KV; 0: no swapping) means something. admission_free_share, reclaim, buffer_aware: as the Scheduler's.
+    KV; 0: no swapping) means something. check_kv: for tests, keep what each block would hold and check
+    it at every read (engine/scripted_kv.py). admission_free_share, reclaim, buffer_aware: as the Scheduler's.
     """
 
     def __init__(
@@ -140,6 +142,7 @@ class ScriptedEngine(BatchingEngine):
         admission_free_share: float = 0.0,
         reclaim: Reclaim = "any",
         buffer_aware: bool = True,
+        check_kv: bool = False,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if script not in _TOKENS:
@@ -150,6 +153,8 @@ class ScriptedEngine(BatchingEngine):
             per_prefill_token_s=step_per_prefill_token_s,
             per_swapped_block_s=step_per_swapped_block_s,
         )
+        if kv_bytes_per_token < 1:
+            raise ValueError(f"kv_bytes_per_token must be at least 1, got {kv_bytes_per_token}")
         super().__init__(
             Scheduler(
                 BlockPool(kv_blocks),
@@ -164,9 +169,12 @@ class ScriptedEngine(BatchingEngine):
             frozenset({EOS_TOKEN_ID}),
             _known_rates(self._cost, prefill_chunk_tokens),
         )
+        recompute_s, copies_s = kv_block_tokens * step_per_prefill_token_s, 2 * step_per_swapped_block_s
+        self._scheduler.prefer_swap(copies_s < recompute_s)
         self._script: Script = script
         self._answer_tokens = answer_tokens
         self._context_tokens = min(context_tokens or kv_blocks * kv_block_tokens, kv_blocks * kv_block_tokens)
+        self._kv = ScriptedKv(self._scheduler.pool, self._scheduler.host_pool, kv_block_tokens) if check_kv else None
         self._sleep = sleep
         self._step_takes_s = 0.0
 
@@ -187,6 +195,8 @@ class ScriptedEngine(BatchingEngine):
         return events
 
     def _compute(self, plan: StepPlan) -> list[int]:
+        if self._kv is not None:
+            self._kv.compute(plan)
         self._step_takes_s = self._cost.seconds(plan)
         # Prefill and copy rates are known exactly; only the mean step has to be followed.
         computing_s = self._step_takes_s - self._cost.per_swapped_block_s * plan.swapped_blocks
