@@ -17,6 +17,7 @@ SCENARIOS = {
     "integrity": "slow readers get the reference text, byte for byte",
     "visibility": "how soon, and how many bytes late, each level shows a reader that stopped",
     "policy": "what the policy gains for people who read, against run-to-completion, hold and drop",
+    "decisions": "what the policy costs in an engine step with 10,000 streams behind",
     "engine": "tokens per second of the torch engine, and that pauses change no token",
 }
 
