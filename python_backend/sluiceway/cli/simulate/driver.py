@@ -18,6 +18,7 @@ from sluiceway.cli.simulate.machine import Machine
 from sluiceway.cli.simulate.profile import Profile
 from sluiceway.cli.simulate.stream import Stream
 from sluiceway.cli.simulate.trace import Arrival, Reader
+from sluiceway.core.behind import describe
 from sluiceway.core.commands import (
     AbortGeneration,
     Command,
@@ -229,7 +230,16 @@ class Driver:
         stream = self.streams[request_id]
         if stream.sender is None or not stream.is_behind:
             return None
-        return stream.describe(stream.sender, self._limits.low, self._profile.text_bytes_per_token, now)
+        return describe(
+            stream.sender,
+            self._limits,
+            now,
+            prompt_tokens=stream.arrival.prompt_tokens,
+            max_tokens=stream.arrival.output_tokens,
+            kv_block_tokens=self._profile.kv_block_tokens,
+            tenant=stream.arrival.tenant,
+            tier=stream.arrival.tier,
+        )
 
     def _load(self, now: float) -> Load:
         """As the driver knows it."""

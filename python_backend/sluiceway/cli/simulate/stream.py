@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from sluiceway.cli.simulate.client import Client
 from sluiceway.cli.simulate.figures import Outcome
 from sluiceway.cli.simulate.trace import Arrival
-from sluiceway.core.decision import BehindStream
 from sluiceway.core.events import FinishReason
-from sluiceway.core.limits import Size
 from sluiceway.core.sender import BoundedSender
 from sluiceway.core.window import DeliveryWindow
 from sluiceway.engine.sequence import Sequence
@@ -57,36 +53,6 @@ class Stream:
         self.record_at: float | None = None  # the next record that tells something
         self.deadline_at: float | None = None  # the earliest that is in the queue of events
         self.backlog_bytes = 0
-
-    def describe(self, sender: BoundedSender, low: Size, text_bytes_per_token: int, now: float) -> BehindStream:
-        """What the policy is asked about."""
-        statistics, backlog = sender.statistics(now), sender.backlog
-        # Every unit must be at low; bytes are taken to be spread evenly over tokens and frames.
-        share = max(
-            1 - low_units / units if units else 0.0
-            for low_units, units in (
-                (low.bytes, backlog.bytes),
-                (low.tokens, backlog.tokens),
-                (low.frames, backlog.frames),
-            )
-        )
-        return BehindStream(
-            request_id=self.request_id,
-            state=statistics.state,
-            backlog=backlog,
-            behind_s=statistics.behind_s,
-            silence_s=statistics.silence_s,
-            drain_bytes_per_s=statistics.drain_bytes_per_s,
-            resume_bytes=math.ceil(max(0.0, share) * backlog.bytes),
-            tokens_left=self.tokens_left,
-            kv_blocks=len(self.sequence.blocks),
-            host_blocks=len(self.sequence.host_blocks),
-            kv_tokens=len(self.sequence.token_ids),
-            spool_bytes_left=self.tokens_left * text_bytes_per_token,
-            is_resumable=sender.is_resumable,
-            tenant=self.arrival.tenant,
-            tier=self.arrival.tier,
-        )
 
     def outcome(self) -> Outcome:
         arrival, client = self.arrival, self.client
