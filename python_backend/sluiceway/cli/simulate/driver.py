@@ -274,7 +274,6 @@ class Driver:
 
 
 def _limits(arm: Arm, limits: Limits) -> Limits:
-    limits = replace(limits, release_kv_after_s=None)  # the policy's affair
     if arm.pauses:
         return limits
     limits = replace(limits, pausing=False)

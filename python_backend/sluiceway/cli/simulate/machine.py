@@ -6,7 +6,7 @@ from sluiceway.cli.simulate.arms import Arm
 from sluiceway.cli.simulate.profile import Profile
 from sluiceway.core.decision import Load
 from sluiceway.engine.calibration import Calibration
-from sluiceway.engine.kv_pool import BlockPool, host_block_count
+from sluiceway.engine.kv_pool import BlockPool
 from sluiceway.engine.protocol import EngineRequest
 from sluiceway.engine.scheduler import Scheduler
 from sluiceway.engine.sequence import Sequence
@@ -23,7 +23,7 @@ class Machine:
             block_tokens=profile.kv_block_tokens,
             max_batch_streams=profile.max_batch_streams,
             prefill_chunk_tokens=profile.prefill_chunk_tokens,
-            host_blocks=host_block_count(profile.host_kv_bytes, profile.kv_bytes_per_token * profile.kv_block_tokens),
+            host_blocks=profile.host_blocks,
             admission_free_share=profile.admission_free_share,
             reclaim="none" if arm.mode == "hold" else "any",
             buffer_aware=arm.buffer_aware,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sluiceway.cli.simulate.figures import Targets
 from sluiceway.engine.cost import StepCost
+from sluiceway.engine.kv_pool import host_block_count
 
 
 class ProfileError(ValueError):
@@ -67,6 +68,19 @@ class Profile:
                 raise ProfileError(f"profile {self.name}: {field.name} is {value!r}, must be a whole number")
             if value < 0 or (value == 0 and field.name not in may_be_zero):
                 raise ProfileError(f"profile {self.name}: {field.name} is {value!r}, is too small")
+
+        if self.admission_free_share >= 1:
+            raise ProfileError(
+                f"profile {self.name}: admission_free_share is {self.admission_free_share}, is too large"
+            )
+        try:
+            _ = self.host_blocks
+        except ValueError as error:
+            raise ProfileError(f"profile {self.name}: {error}") from None
+
+    @property
+    def host_blocks(self) -> int:
+        return host_block_count(self.host_kv_bytes, self.kv_bytes_per_token * self.kv_block_tokens)
 
     @property
     def cost(self) -> StepCost:
