@@ -43,7 +43,6 @@ LIMITS = Limits(
     max_frame_bytes=60,
     merge_frames=4,
     frame_overhead_bytes=OVERHEAD,
-    release_kv_after_s=2.0,
     max_silence_s=60.0,
     signal_timeout_s=5.0,
     drain_timeout_s=3.0,

@@ -56,7 +56,7 @@ TEXTS = st.one_of(
 ALL_LIMITS = [
     LIMITS,
     limits(merge_frames=0, low=Size.ZERO),
-    limits(high=Size(bytes=20, tokens=2, frames=1), low=Size.ZERO, release_kv_after_s=None),
+    limits(high=Size(bytes=20, tokens=2, frames=1), low=Size.ZERO),
     limits(window=Size(bytes=64, tokens=3, frames=2), max_frame_bytes=64),
     limits(pausing=False),
     limits(pausing=False, max_backlog_bytes=600),

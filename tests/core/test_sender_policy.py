@@ -38,7 +38,7 @@ from sluiceway.core.states import State
 
 def paused_stream(*, is_resumable: bool = False, **changes: object) -> Stream:
     """Never read; paused at 100.0 with signal; the window is full."""
-    stream = Stream(limits(**({"release_kv_after_s": None} | changes)), is_resumable=is_resumable)
+    stream = Stream(limits(**changes), is_resumable=is_resumable)
     stream.deliver()
     stream.produce_until(State.PAUSED)
     return stream

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sluiceway.core.limits import Limits, Size
+from sluiceway.core.policy_settings import PolicySettings
 from sluiceway.runtime.config import Config, model_dir
 from sluiceway.runtime.config_file import load_config
+from sluiceway.runtime.engines import build_engine
 from sluiceway.runtime.errors import ConfigError
 
 SHIPPED = Path(__file__).parents[2] / "model_repository" / "llm" / "sluiceway.yaml"
@@ -29,7 +32,7 @@ def test_the_shipped_file_holds_the_defaults():
     """Its comments say why; the code's defaults must not tell another story."""
     shipped = load_config(SHIPPED)
     assert shipped.model_copy(update={"engine": Config().engine}) == Config()
-    assert shipped.flow_control.limits(110) == Limits()
+    assert replace(shipped.limits(110), max_backlog_bytes=None) == Limits()
 
 
 def test_an_empty_file_is_all_defaults(tmp_path):
@@ -37,13 +40,45 @@ def test_an_empty_file_is_all_defaults(tmp_path):
 
 
 def test_sections_fill_up_with_defaults(tmp_path):
-    config = load_config(
-        write(tmp_path, "engine: {kind: scripted}\nflow_control: {mode: run_to_completion, release_kv_after_s: null}")
-    )
-    limits = config.flow_control.limits(120)
+    config = load_config(write(tmp_path, "engine: {kind: scripted}\nflow_control: {mode: run_to_completion}"))
+    limits = config.limits(120)
     assert (config.engine.kind, config.pump.workers) == ("scripted", 4)
-    assert (limits.pausing, limits.release_kv_after_s, limits.frame_overhead_bytes) == (False, None, 120)
+    assert (limits.pausing, limits.max_backlog_bytes, limits.frame_overhead_bytes) == (False, 2**20, 120)
     assert limits.window == Size(bytes=16384, tokens=4096, frames=64)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "buffer_aware", "reclaim"),
+    [
+        ("", "cost", True, "any"),
+        ("policy: {mode: hold}", "hold", False, "none"),
+        ("policy: {mode: drop}", "drop", False, "any"),
+        ("flow_control: {mode: run_to_completion}", "hold", False, "any"),
+        ("policy: {mode: hold}\nengine: {buffer_aware: true, reclaim: any}", "hold", True, "any"),
+    ],
+)
+def test_each_arm_has_its_policy_and_its_scheduling(tmp_path, text, mode, buffer_aware, reclaim):
+    config = load_config(write(tmp_path, text))
+    engine = config.engine_settings()
+    assert (config.policy_mode, engine.buffer_aware, engine.reclaim) == (mode, buffer_aware, reclaim)
+
+
+def test_the_policys_settings_are_the_cores(tmp_path):
+    assert Config().policy.settings() == PolicySettings()
+    changed = load_config(write(tmp_path, "policy: {grace_s: [5.0, 30.0], max_silence_s: [9.0], margin: 0.5}"))
+    settings = changed.policy.settings()
+    assert (settings.grace(0), settings.grace(1), settings.max_silence(3), settings.margin) == (5.0, 30.0, 9.0, 0.5)
+
+
+def test_answers_are_replaced_only_where_a_deployment_says_so(tmp_path):
+    assert Config().limits(110).degrade_after_s is None
+    assert load_config(write(tmp_path, "degraded: {enabled: true, after_s: 7.0}")).limits(110).degrade_after_s == 7.0
+
+
+def test_what_the_engine_does_not_take_is_a_wrong_setting(tmp_path):
+    config = load_config(write(tmp_path, "engine: {kind: scripted, host_kv_bytes: 100}"))
+    with pytest.raises(ConfigError, match=r"engine: .*host_kv_bytes"):
+        build_engine(config.engine_settings(), None)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +109,13 @@ def test_sections_fill_up_with_defaults(tmp_path):
         (
             "engine:\n  kind: vllm",
             "2: engine.kind: input should be 'torch' or 'scripted', got a string of 4 characters",
+        ),
+        ("policy:\n  mode: ladder", "2: policy.mode: input should be 'cost', 'hold' or 'drop'"),
+        ("policy:\n  grace_s: [9.0, 5.0]", "1: policy: grace_s ([9.0, 5.0]) must not fall from tier to tier"),
+        ("policy:\n  margin: 1.5", "2: policy.margin: input should be less than or equal to 1, got 1.5"),
+        (
+            "degraded: {enabled: true, after_s: 60.0}",
+            "degraded.after_s (60.0) must be below flow_control.max_silence_s (60.0)",
         ),
         ("pump:\n  slow_send_s: .inf", "2: pump.slow_send_s"),
         ("flow_control:\n  low: {bytes: 5, tokens: 5}", "2: flow_control.low.frames: field required"),

@@ -15,7 +15,6 @@ class Due(Enum):
     SILENCE = auto()  # no progress for max_silence_s
     SIGNAL = auto()  # stuck, and no signal for signal_timeout_s
     DEGRADE = auto()  # out of the batch, and no progress for degrade_after_s
-    HOLD = auto()  # paused with KV held for release_kv_after_s
 
 
 class Deadlines:
@@ -27,7 +26,6 @@ class Deadlines:
             Due.SILENCE: Span(limits.max_silence_s),
             Due.SIGNAL: Span(limits.signal_timeout_s),
             Due.DEGRADE: Span(limits.degrade_after_s),
-            Due.HOLD: Span(limits.release_kv_after_s),
         }
 
     @property

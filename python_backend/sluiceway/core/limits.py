@@ -44,7 +44,6 @@ class Limits:
     high / low: pause when the backlog (produced - delivered) exceeds high in any unit, resume once it
     is at or below low in every unit.
     merge_frames: with this many frames unconfirmed, increments wait and merge into larger frames.
-    release_kv_after_s: paused longer than this, KV is dropped and later recomputed. None: never.
     max_silence_s: unconfirmed content and no progress for this long ends the stream ("stalled").
     signal_timeout_s: window full and no delivery signal for this long ends it ("no_signal").
     drain_timeout_s: after an abort, how long queued frames may still leave.
@@ -60,7 +59,6 @@ class Limits:
     max_frame_bytes: int = 4096
     merge_frames: int = 16
     frame_overhead_bytes: int = 110
-    release_kv_after_s: float | None = 2.0
     max_silence_s: float = 60.0
     signal_timeout_s: float = 5.0
     drain_timeout_s: float = 2.0

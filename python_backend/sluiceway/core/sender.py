@@ -318,7 +318,9 @@ class BoundedSender:
                 self._pauses.swaps += 1
                 commands.append(SwapOut())
             case Action.DROP if self._state in (State.PAUSED, State.SWAPPED):
-                self._drop(commands)
+                self._move(Trigger.DROP)
+                self._pauses.kv_releases += 1
+                commands.append(ReleaseKv())
             case Action.RUN_AHEAD if self._state.is_out_of_batch:
                 self._move(Trigger.RUN_AHEAD)
                 self._pauses.run_aheads += 1
@@ -329,11 +331,6 @@ class BoundedSender:
             case Action.CANCEL if self.is_behind:
                 self._cause = decision.reason
                 self._cut(FinishReason.STALLED, commands)
-
-    def _drop(self, commands: list[Command]) -> None:
-        self._move(Trigger.DROP)
-        self._pauses.kv_releases += 1
-        commands.append(ReleaseKv())
 
     def _act_on_deadline(self, now: float, commands: list[Command]) -> None:
         if self._final_issued:
@@ -348,8 +345,6 @@ class BoundedSender:
                 self._is_degraded = True
                 self._outlet.restart()
                 commands.append(ReplaceGeneration())
-            case Due.HOLD:
-                self._drop(commands)
 
     def _settle(self, now: float, commands: list[Command]) -> None:
         """Do whatever the event made possible or necessary."""
@@ -398,7 +393,6 @@ class BoundedSender:
         self._deadlines.follow(Due.SILENCE, has_signal and waits_for_news, now)
         self._deadlines.follow(Due.SIGNAL, not has_signal and (blocked or is_out), now)
         self._deadlines.follow(Due.DEGRADE, is_out and not (self._is_resumable or self._is_degraded), now)
-        self._deadlines.follow(Due.HOLD, self._state is State.PAUSED, now)
         self._reader.observe(self._outlet.levels.delivered, self._outlet.backlog, now)
         self._reader.follow_behind(self.is_behind or self.run_ahead_bytes > 0, now)
         if self._state is State.STREAMING and self._reader.weigh(self.backlog, has_signal=has_signal, now=now):

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from sluiceway.core.limits import Limits, Size
+from sluiceway.core.policy import Mode
+from sluiceway.core.policy_settings import PolicySettings
 from sluiceway.core.spool import SpoolLimits
 from sluiceway.core.spool_record import END_BYTES
 
@@ -35,7 +37,15 @@ class EngineConfig(Section):
     kv_block_tokens: int = Field(16, ge=1, le=1024)
     max_batch_streams: int = Field(32, ge=1, le=4096)
     prefill_chunk_tokens: int = Field(128, ge=1, le=65_536)
+    host_kv_bytes: int = Field(128 * 2**20, ge=0, le=2**44)  # 0: nothing is swapped
+    admission_free_share: float = Field(0.02, ge=0, le=0.9)
+    reclaim: Literal["any", "none"] | None = None  # None: as policy.mode says
+    buffer_aware: bool | None = None  # None: as policy.mode says
     step_s: float = Field(0.02, ge=0, le=10)
+    step_per_stream_s: float = Field(0.0, ge=0, le=10)
+    step_per_prefill_token_s: float = Field(0.0, ge=0, le=10)
+    step_per_swapped_block_s: float = Field(0.0, ge=0, le=10)
+    kv_bytes_per_token: int = Field(1024, ge=1, le=2**30)  # scripted: what a token's KV would take
     script: Literal["ascii", "unicode"] = "ascii"
     answer_tokens: int | None = Field(None, ge=1, le=10_000_000)  # scripted: where its text ends; None: never
     context_tokens: int | None = Field(None, ge=2, le=10_000_000)  # None: what the model has
@@ -58,7 +68,9 @@ _DEFAULT = Limits()
 
 
 class FlowControlConfig(Section):
-    """core.limits.Limits and a mode; ``run_to_completion`` never pauses (the arm to compare with)."""
+    """core.limits.Limits and a mode. ``run_to_completion`` (the arm to compare with) pauses at nothing but
+    spool.max_stream_bytes, which bounds what a reader that is stuck may pile up.
+    """
 
     mode: Literal["bounded", "run_to_completion"] = "bounded"
     window: SizeConfig = _size(_DEFAULT.window)
@@ -66,7 +78,6 @@ class FlowControlConfig(Section):
     low: SizeConfig = _size(_DEFAULT.low)
     max_frame_bytes: int = Field(_DEFAULT.max_frame_bytes, ge=64, le=MAX_WINDOW_BYTES)
     merge_frames: int = Field(_DEFAULT.merge_frames, ge=1, le=2**20)
-    release_kv_after_s: Positive | None = _DEFAULT.release_kv_after_s
     max_silence_s: Positive = _DEFAULT.max_silence_s
     signal_timeout_s: Positive = _DEFAULT.signal_timeout_s
     drain_timeout_s: Positive = _DEFAULT.drain_timeout_s
@@ -88,7 +99,9 @@ class FlowControlConfig(Section):
             )
         return self
 
-    def limits(self, frame_overhead_bytes: int) -> Limits:
+    def limits(
+        self, frame_overhead_bytes: int, *, max_backlog_bytes: int | None = None, degrade_after_s: float | None = None
+    ) -> Limits:
         """Limits of a request whose frames cost ``frame_overhead_bytes`` beside their text."""
         return Limits(
             window=self.window.size(),
@@ -97,12 +110,66 @@ class FlowControlConfig(Section):
             max_frame_bytes=self.max_frame_bytes,
             merge_frames=self.merge_frames,
             frame_overhead_bytes=frame_overhead_bytes,
-            release_kv_after_s=self.release_kv_after_s,
             max_silence_s=self.max_silence_s,
             signal_timeout_s=self.signal_timeout_s,
             drain_timeout_s=self.drain_timeout_s,
             pausing=self.mode == "bounded",
+            max_backlog_bytes=max_backlog_bytes,
+            degrade_after_s=degrade_after_s,
         )
+
+
+_POLICY = PolicySettings()
+
+
+class PolicyConfig(Section):
+    """core.policy_settings.PolicySettings, a mode, and how often a stream is looked at.
+
+    "hold" and "drop" are arms to compare with: pause and keep the KV for ever, or drop it by the clock;
+    both schedule first come, first served.
+    """
+
+    mode: Mode = "cost"
+    review_s: Positive = 0.25
+    max_per_turn: int = Field(16, ge=1, le=1024)
+    grace_s: list[Positive] = Field(list(_POLICY.grace_s), min_length=1, max_length=16)
+    max_silence_s: list[Positive] = Field(list(_POLICY.max_silence_s), min_length=1, max_length=16)
+    min_drain_bytes_per_s: float = Field(_POLICY.min_drain_bytes_per_s, ge=0, le=2**40)
+    min_dwell_s: float = Field(_POLICY.min_dwell_s, ge=0, le=86_400)
+    margin: float = Field(_POLICY.margin, ge=0, le=1)
+    run_ahead_max_tokens: int = Field(_POLICY.run_ahead_max_tokens, ge=0, le=10_000_000)
+    low_free_share: float = Field(_POLICY.low_free_share, ge=0, le=1)
+    wait_half_s: Positive = _POLICY.wait_half_s
+    release_kv_after_s: Positive = _POLICY.release_kv_after_s  # mode "drop"
+
+    @model_validator(mode="after")
+    def _by_tier(self) -> Self:
+        for name in ("grace_s", "max_silence_s"):
+            values = getattr(self, name)
+            if values != sorted(values):
+                raise ValueError(f"{name} ({values}) must not fall from tier to tier")
+        return self
+
+    def settings(self) -> PolicySettings:
+        return PolicySettings(
+            grace_s=tuple(self.grace_s),
+            max_silence_s=tuple(self.max_silence_s),
+            min_drain_bytes_per_s=self.min_drain_bytes_per_s,
+            min_dwell_s=self.min_dwell_s,
+            margin=self.margin,
+            run_ahead_max_tokens=self.run_ahead_max_tokens,
+            low_free_share=self.low_free_share,
+            wait_half_s=self.wait_half_s,
+            release_kv_after_s=self.release_kv_after_s,
+        )
+
+
+class DegradedConfig(Section):
+    """A reader that is silent for after_s may get a short answer, made anew, in place of the long one."""
+
+    enabled: bool = False
+    after_s: Positive = 20.0
+    max_tokens: int = Field(64, ge=1, le=4096)
 
 
 class AdmissionConfig(Section):
@@ -195,6 +262,8 @@ class Config(Section):
 
     engine: EngineConfig = EngineConfig()
     flow_control: FlowControlConfig = FlowControlConfig()
+    policy: PolicyConfig = PolicyConfig()
+    degraded: DegradedConfig = DegradedConfig()
     admission: AdmissionConfig = AdmissionConfig()
     delivery: DeliveryConfig = DeliveryConfig()
     admin: AdminConfig = AdminConfig()
@@ -213,6 +282,38 @@ class Config(Section):
                 " have made and not delivered when its client leaves"
             )
         return self
+
+    @model_validator(mode="after")
+    def _degrades_before_it_ends(self) -> Self:
+        after_s, silence_s = self.degraded.after_s, self.flow_control.max_silence_s
+        if self.degraded.enabled and after_s >= silence_s:
+            raise ValueError(f"degraded.after_s ({after_s}) must be below flow_control.max_silence_s ({silence_s})")
+        return self
+
+    def limits(self, frame_overhead_bytes: int) -> Limits:
+        """Limits of a request whose frames cost ``frame_overhead_bytes`` beside their text."""
+        return self.flow_control.limits(
+            frame_overhead_bytes,
+            max_backlog_bytes=self.spool.max_stream_bytes,
+            degrade_after_s=self.degraded.after_s if self.degraded.enabled else None,
+        )
+
+    @property
+    def policy_mode(self) -> Mode:
+        """Run to completion holds what it has: it is the arm without a policy."""
+        return self.policy.mode if self.flow_control.mode == "bounded" else "hold"
+
+    def engine_settings(self) -> EngineConfig:
+        """With what the arm leaves open: only ours orders by what is unread, and mode "hold" gives nothing back."""
+        engine, is_bounded = self.engine, self.flow_control.mode == "bounded"
+        is_ours = is_bounded and self.policy.mode == "cost"
+        held = "none" if is_bounded and self.policy.mode == "hold" else "any"
+        return engine.model_copy(
+            update={
+                "buffer_aware": is_ours if engine.buffer_aware is None else engine.buffer_aware,
+                "reclaim": engine.reclaim or held,
+            }
+        )
 
     @property
     def spool_floor_bytes(self) -> int:

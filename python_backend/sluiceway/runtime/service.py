@@ -67,7 +67,8 @@ class Service:
         self._model = model
         self._clock = clock
         self._inbox = Inbox()
-        self._engine = build_engine(config.engine, model_dir(config, path, os.environ.get("SLUICEWAY_MODEL_DIR")))
+        weights = model_dir(config, path, os.environ.get("SLUICEWAY_MODEL_DIR"))
+        self._engine = build_engine(config.engine_settings(), weights)
         self._engine_loop = EngineLoop(
             self._engine,
             clock=clock,

@@ -45,7 +45,8 @@ LEAVING: dict[str, Any] = {
         "prefill_chunk_tokens": 16,  # so that a prefill lasts for seconds and can be left
     },
     # Paused streams keep their KV here: that it comes back is what is measured.
-    "flow_control": {**SMALL_PAUSE, "release_kv_after_s": 60},
+    "flow_control": SMALL_PAUSE,
+    "policy": {"mode": "hold"},
 }
 CROWDED: dict[str, Any] = {
     "engine": {"kind": "scripted", "step_s": 0.1, "kv_blocks": 8192, "max_batch_streams": 256},

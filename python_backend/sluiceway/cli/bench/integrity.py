@@ -40,18 +40,19 @@ SMALL_WATERMARKS = {
     "low": {"bytes": 1024, "tokens": 12, "frames": 12},
     "merge_frames": 4,
     "max_frame_bytes": 1024,
-    "release_kv_after_s": 0.3,
 }
 SMALLER_WATERMARKS = {
     **SMALL_WATERMARKS,
     "high": {"bytes": 4096, "tokens": 20, "frames": 20},
     "low": {"bytes": 1024, "tokens": 4, "frames": 4},
 }
+DROP_SOON = {"mode": "drop", "release_kv_after_s": 0.3}  # so that many are recomputed
 SCRIPTED: dict[str, Any] = {
     "engine": {"kind": "scripted", "step_s": 0.01, "script": "unicode", "max_batch_streams": 64},
     "flow_control": SMALL_WATERMARKS,
+    "policy": DROP_SOON,
 }
-TORCH: dict[str, Any] = {"engine": {"kind": "torch"}, "flow_control": SMALLER_WATERMARKS}
+TORCH: dict[str, Any] = {"engine": {"kind": "torch"}, "flow_control": SMALLER_WATERMARKS, "policy": DROP_SOON}
 PROMPTS = (
     "Tell a short story about a river, in plain words.",
     "日本語で、川について短い文を書いてください。",
