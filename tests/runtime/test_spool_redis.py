@@ -98,7 +98,7 @@ def test_another_replica_reads_on_where_the_client_stopped_and_follows_to_the_en
     one.settle()
     assert other.look_up("s", 1) == SpoolPosition(sequence=1, first_token_index=10)
     assert other.answer(SpoolRead).frames == (frame(1), frame(2))
-    assert one.answer(ClientElsewhere) == ClientElsewhere("s", 1)
+    assert one.answer(ClientElsewhere) == ClientElsewhere("s", 1, is_new=True)
     other.reader.more("k", 3)
     one.keep("s", frame(3, FinishReason.STOP))
     assert other.answer(SpoolRead).frames == (frame(3, FinishReason.STOP),)

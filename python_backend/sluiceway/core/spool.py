@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sluiceway.core.commands import Frame
@@ -82,6 +83,9 @@ class Spool:
 
     def __contains__(self, stream_id: str) -> bool:
         return stream_id in self._streams
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._streams)
 
     @property
     def free_bytes(self) -> int:
@@ -228,6 +232,16 @@ class Spool:
         """Kept and not delivered; 0 for a stream that is not here."""
         stream = self._streams.get(stream_id)
         return 0 if stream is None else stream.undelivered_bytes
+
+    def is_complete(self, stream_id: str) -> bool:
+        """Its last frame is here; False for a stream that is not."""
+        stream = self._streams.get(stream_id)
+        return stream is not None and stream.is_complete
+
+    def first_sequence(self, stream_id: str) -> int:
+        """Of the oldest frame kept; 0 for a stream that is not here."""
+        stream = self._streams.get(stream_id)
+        return 0 if stream is None else stream.first_sequence
 
     def remove(self, stream_id: str) -> None:
         """Forget a stream now, and remember that it was here."""

@@ -93,10 +93,14 @@ class SpoolLost:
 
 @dataclass(frozen=True, slots=True)
 class ClientElsewhere:
-    """The client of one of our streams is with another replica, and has all frames below ``sequence``."""
+    """The client of one of our streams is with another replica, and has all frames below ``sequence``.
+
+    is_new: it has just come there. Otherwise it may have left again, unnoticed.
+    """
 
     stream_id: str
     sequence: int
+    is_new: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,7 +206,7 @@ class SpoolReader:
         for entry, fields in entries:
             self._last_notice = entry
             with contextlib.suppress(KeyError, ValueError):
-                self._post(ClientElsewhere(fields[b"stream"].decode(), int(fields[b"next"])))
+                self._post(ClientElsewhere(fields[b"stream"].decode(), int(fields[b"next"]), fields[b"new"] == b"1"))
 
     def _tend(self) -> None:
         now = self._clock()
@@ -219,12 +219,13 @@ class SpoolReader:
 
     def _tell(self, followed: _Followed) -> None:
         """Tell the owner that the client is here: it lets the old connection go, and does not expire the stream."""
-        if followed.is_complete and followed.told_at > float("-inf"):
+        is_new = followed.told_at == float("-inf")
+        if followed.is_complete and not is_new:
             return
         followed.told_at = self._clock()
         notices = self._place.notices(followed.owner)
         pipe = self._client.pipeline(transaction=False)
-        notice = {"stream": followed.stream_id, "next": followed.confirmed}
+        notice = {"stream": followed.stream_id, "next": followed.confirmed, "new": int(is_new)}
         pipe.xadd(notices, notice, maxlen=_NOTICES_KEPT, approximate=True)
         pipe.pexpire(notices, self._place.ttl_ms)
         pipe.execute()
