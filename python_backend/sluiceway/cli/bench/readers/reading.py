@@ -29,6 +29,7 @@ class Reading:
     token_ids: list[int] = field(default_factory=list)
     frames: list[tuple[int, int]] = field(default_factory=list)
     finish_reason: str = ""
+    stream_id: str = ""
     error: str = ""
     grpc_status: int | None = None
     grpc_message: str = ""
@@ -76,6 +77,8 @@ class Reading:
             self.frames.append(message.frame)
         if message.finish_reason:
             self.finish_reason = message.finish_reason
+        if message.stream_id:
+            self.stream_id = message.stream_id
 
     def add_headers(self, headers: Mapping[str, str], at: float) -> None:
         """Response headers or trailers."""

@@ -21,6 +21,7 @@ class StreamRequest:
     """One generation. ``sampling`` is merged over ``max_tokens`` into sampling_parameters.
 
     details: ask for token_ids, frame and finish_reason too (the naive arm's model has none of them).
+    resumable: the client may come back. resume: it does, to this stream id, and wants this frame next.
     """
 
     prompt: str
@@ -29,18 +30,28 @@ class StreamRequest:
     client_id: str = ""
     model: str = "llm"
     details: bool = True
+    resumable: bool = False
+    resume: tuple[str, int] | None = None
 
     def protobuf(self) -> service_pb2.ModelInferRequest:
         message = service_pb2.ModelInferRequest(model_name=self.model, id=self.client_id)
-        sampling = json.dumps({"max_tokens": self.max_tokens, **self.sampling})
-        for name, text in (("text_input", self.prompt), ("sampling_parameters", sampling)):
+        texts = {"text_input": self.prompt, "sampling_parameters": self._sampling()}
+        if self.resume is not None:
+            stream_id, frame = self.resume
+            texts = {"resume_stream_id": stream_id}
+            message.inputs.add(name="resume_frame", datatype="INT64", shape=[1])
+            message.raw_input_contents.append(frame.to_bytes(8, "little", signed=True))
+        for name, text in texts.items():
             raw = text.encode()
             message.inputs.add(name=name, datatype="BYTES", shape=[1])
             message.raw_input_contents.append(len(raw).to_bytes(4, "little") + raw)
-        for name in ("stream", *(DETAILS if self.details else ())):
+        for name in ("stream", *(DETAILS if self.details else ()), *(("resumable",) if self.resumable else ())):
             message.inputs.add(name=name, datatype="BOOL", shape=[1])
             message.raw_input_contents.append(b"\x01")
         return message
+
+    def _sampling(self) -> str:
+        return json.dumps({"max_tokens": self.max_tokens, **self.sampling})
 
     def body(self) -> bytes:
         """The gRPC-framed request message."""
@@ -57,6 +68,7 @@ class Message:
     frame: tuple[int, int] | None = None
     finish_reason: str = ""
     error: str = ""
+    stream_id: str = ""
 
 
 class MessageAssembler:
@@ -102,6 +114,7 @@ def from_protobuf(response: service_pb2.ModelStreamInferResponse) -> Message:
         token_ids=struct.unpack(f"<{len(ids) // 4}i", ids),
         frame=FRAME.unpack(frame) if frame else None,
         finish_reason=_text(raw.get("finish_reason", b"")),
+        stream_id=_text(raw.get("stream_id", b"")),
     )
 
 
