@@ -44,6 +44,10 @@ class Batch:
         return members[next(reversed(members))]
 
     def displaceable(self, admitted_until: int) -> list[Sequence]:
-        """Light members admitted not after that step, the lightest first, the newest first among equals."""
-        ripe = [sequence for sequence in reversed(self.light.values()) if sequence.admitted_at <= admitted_until]
+        """Light decoding members admitted not after that step, the lightest first, the newest first among equals."""
+        ripe = [
+            sequence
+            for sequence in reversed(self.light.values())
+            if sequence.admitted_at <= admitted_until and sequence.request_id not in self.prefilling
+        ]
         return sorted(ripe, key=lambda sequence: sequence.weight)

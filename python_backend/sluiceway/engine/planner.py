@@ -115,7 +115,7 @@ class Planner:
                 # Those who need a place now but got no prefill budget in this step shall find one in the next.
                 light=self._waiting.urgent < free,
             )
-            if sequence is None or not self._has_blocks(sequence) or not self._has_place(sequence):
+            if sequence is None or not self._has_blocks(sequence, plan) or not self._has_place(sequence, plan):
                 return budget
             self._places.take_out(sequence)
             if sequence.host_blocks:
@@ -136,7 +136,7 @@ class Planner:
             budget -= self._chunk(sequence, limit, plan)
             cold = cold and not (sequence.recomputes and sequence.computed + limit < len(sequence.token_ids))
 
-    def _has_blocks(self, sequence: Sequence) -> bool:
+    def _has_blocks(self, sequence: Sequence, plan: StepPlan) -> bool:
         """Whether all its tokens find blocks; one of full weight may have lighter members displaced for them."""
         kv, batch = self._kv, self._batch
         is_new = sequence.ever_computed == 0
@@ -157,27 +157,29 @@ class Planner:
             return False
         for victim in victims:
             blocks = len(victim.blocks)
-            self._displace(victim)
+            self._displace(victim, plan)
             if not (self.is_swap_cheaper and kv.start_swap_out(victim)):
                 room += blocks
             if missing <= room + kv.swap.leaving_blocks:
                 break
         return missing <= room
 
-    def _has_place(self, sequence: Sequence) -> bool:
+    def _has_place(self, sequence: Sequence, plan: StepPlan) -> bool:
         """Whether the batch has room; one of full weight may have a lighter member displaced."""
         if len(self._batch) + len(self._kv.swap.ins) < self._max_batch:
             return True
         victims = self._displaceable() if sequence.weight >= 1 else []
         if victims:
-            self._displace(victims[0])
+            self._displace(victims[0], plan)
         return bool(victims)
 
     def _displaceable(self) -> list[Sequence]:
         return self._batch.displaceable(self._places.step - self._quantum_steps) if self._batch.light else []
 
-    def _displace(self, victim: Sequence) -> None:
+    def _displace(self, victim: Sequence, plan: StepPlan) -> None:
         """Back in line with its KV, which others may take."""
         self.displacements += 1
+        if victim in plan.decode:
+            plan.decode.remove(victim)
         self._places.take_out(victim)
         self._places.put_in_line(victim)
