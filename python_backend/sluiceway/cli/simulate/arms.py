@@ -8,14 +8,21 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """pauses: False runs every answer to completion. heeds_leaving: a client that left ends its request."""
+    """pauses: False runs every answer to completion. heeds_leaving: a client that left ends its request. mode: the
+    policy's; without pauses there is nothing to decide but when an answer that nobody reads is given up.
+    """
 
     name: str
     about: str
     pauses: bool = True
     heeds_leaving: bool = True
-    mode: Literal["cost", "hold", "drop"] = "drop"
+    mode: Literal["cost", "hold", "drop"] = "hold"
     buffer_aware: bool = False
+
+    @property
+    def reclaim(self) -> Literal["any", "none"]:
+        """Whether KV of paused streams may be taken by those who need it."""
+        return "none" if self.pauses and self.mode == "hold" else "any"
 
 
 ARMS = {
@@ -23,7 +30,7 @@ ARMS = {
     for arm in (
         Arm(name="naive", about="generates to the end, also for clients that left", pauses=False, heeds_leaving=False),
         Arm(name="run_to_completion", about="as vLLM: to the end, unless the client leaves", pauses=False),
-        Arm(name="hold", about="pauses and keeps KV", mode="hold"),
+        Arm(name="hold", about="pauses and keeps KV"),
         Arm(name="drop", about="pauses and drops KV after a fixed time", mode="drop"),
         Arm(name="ours", about="decides by cost, schedules by what is unread", mode="cost", buffer_aware=True),
     )

@@ -49,6 +49,7 @@ from sluiceway.core.window import DeliveryWindow
 
 _SENDS_OUT = 2  # so many may be outstanding before the core takes the pump for slow
 _FOREVER_S = 1e9
+_COMPLETION_BYTES = 1 << 20  # as shipped: what a stuck reader may pile up (spool.max_stream_bytes)
 
 
 class Driver:
@@ -276,8 +277,9 @@ class Driver:
 def _limits(arm: Arm, limits: Limits) -> Limits:
     if arm.pauses:
         return limits
-    limits = replace(limits, pausing=False)
-    return limits if arm.heeds_leaving else replace(limits, max_silence_s=_FOREVER_S, signal_timeout_s=_FOREVER_S)
+    if arm.heeds_leaving:
+        return replace(limits, pausing=False, max_backlog_bytes=_COMPLETION_BYTES)
+    return replace(limits, pausing=False, max_silence_s=_FOREVER_S, signal_timeout_s=_FOREVER_S)
 
 
 @cache

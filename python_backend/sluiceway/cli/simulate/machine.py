@@ -25,7 +25,7 @@ class Machine:
             prefill_chunk_tokens=profile.prefill_chunk_tokens,
             host_blocks=profile.host_blocks,
             admission_free_share=profile.admission_free_share,
-            reclaim="none" if arm.mode == "hold" else "any",
+            reclaim=arm.reclaim,
             buffer_aware=arm.buffer_aware,
         )
         # As an engine does it: a block is copied out and back, or its tokens are computed again.

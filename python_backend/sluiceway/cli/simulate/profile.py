@@ -37,7 +37,7 @@ class Profile:
     host_kv_bytes: int = 0
     max_batch_streams: int
     prefill_chunk_tokens: int
-    admission_free_share: float = 0.0
+    admission_free_share: float = 0.02  # as shipped
     spool_bytes: int = 64 << 20
     text_bytes_per_token: int = 5
     client_buffer_bytes: int = 16_384
