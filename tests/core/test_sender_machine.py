@@ -101,7 +101,7 @@ class World(RuleBasedStateMachine):
         # The engine: what it made, what it has not heard yet.
         self.raw = b""
         self.tokens = self.replaced_tokens = 0
-        self.biggest = self.late_bytes = 0
+        self.biggest = self.late_bytes = self.late_before_grants = 0
         self.unheard: list[Command] = []
         self.engine_runs = True
         self.engine_done = False
@@ -136,7 +136,10 @@ class World(RuleBasedStateMachine):
                     self.tokens, self.replaced_tokens = 0, self.replaced_tokens + self.tokens
                     self.unheard, self.engine_runs = [], True
         if not self.sender.state.is_out_of_batch:
+            self.late_before_grants += self.late_bytes if self.sender.run_ahead_bytes else 0
             self.late_bytes = 0
+        if not self.sender.run_ahead_bytes:
+            self.late_before_grants = 0
 
     @property
     def made(self) -> int:
@@ -312,7 +315,9 @@ class World(RuleBasedStateMachine):
     def backlog_is_bounded(self) -> None:
         if not self.sender.statistics(self.now).is_degraded:
             high, _ = self.limits.marks
-            late = 2 * self.biggest + self.late_bytes + OVERHEAD
+            # Each grant starts from what has come by then.
+            grants = self.sender.statistics(self.now).run_aheads
+            late = (1 + grants) * (2 * self.biggest + OVERHEAD) + self.late_bytes + self.late_before_grants
             most = high.bytes + self.sender.run_ahead_bytes + self.limits.window.bytes + late
             assert self.sender.backlog.bytes <= most
 

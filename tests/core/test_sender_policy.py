@@ -131,13 +131,15 @@ def test_a_grant_to_run_ahead_lasts_until_the_backlog_is_at_low_again() -> None:
 
 def test_a_grant_that_is_used_up_pauses_again_and_low_resumes() -> None:
     stream = paused_stream()
+    stream.produce(times=20)  # on its way already
+    before = stream.sender.backlog.bytes
     stream.decide(Action.RUN_AHEAD, 500)
     stream.produce_until(State.PAUSED)
-    assert 0 <= stream.sender.backlog.bytes - (LIMITS.high.bytes + 500) <= 5
+    assert 0 <= stream.sender.backlog.bytes - (before + 500) <= 5
     assert stream.sender.run_ahead_bytes == 500  # it still holds them
     stream.decide(Action.RUN_AHEAD, 100)
     stream.produce_until(State.PAUSED)
-    assert 0 <= stream.sender.backlog.bytes - (LIMITS.high.bytes + 600) <= 5
+    assert 0 <= stream.sender.backlog.bytes - (before + 600) <= 10
     stream.deliver_until(State.STREAMING)
     assert stream.sender.run_ahead_bytes == 0
     assert [name for name in stream.kinds() if name != "PauseGeneration"] == ["ResumeGeneration"] * 3

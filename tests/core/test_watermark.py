@@ -80,19 +80,20 @@ def test_changes_only_where_the_marks_are_passed(backlogs: list[Size]) -> None:
 def test_a_grant_raises_high_in_bytes_and_waives_the_other_units() -> None:
     mark = Watermark(Size(bytes=10, tokens=5, frames=5), Size(bytes=4, tokens=2, frames=2))
     assert mark.update(Size(bytes=11, tokens=1, frames=1))
-    mark.grant(20)
+    mark.grant(20, Size(bytes=8, tokens=6, frames=1))
     assert not mark.update(Size(bytes=30, tokens=99, frames=99))
     assert mark.update(Size(bytes=31, tokens=1, frames=1))
     assert mark.granted_bytes == 20
-    mark.grant(5)
-    assert not mark.update(Size(bytes=35, tokens=1, frames=1))
-    assert mark.update(Size(bytes=36, tokens=1, frames=1))
+    mark.grant(5, Size(bytes=40, tokens=1, frames=1))  # what was on its way does not use the grant up
+    assert mark.granted_bytes == 25
+    assert not mark.update(Size(bytes=45, tokens=1, frames=1))
+    assert mark.update(Size(bytes=46, tokens=1, frames=1))
 
 
 def test_a_grant_ends_at_low_in_every_unit() -> None:
     mark = Watermark(Size(bytes=10, tokens=5, frames=5), Size(bytes=4, tokens=2, frames=2))
     mark.update(Size(bytes=11, tokens=1, frames=1))
-    mark.grant(20)
+    mark.grant(20, Size(bytes=11, tokens=1, frames=1))
     assert not mark.update(Size(bytes=4, tokens=3, frames=2))
     assert mark.granted_bytes == 20
     assert not mark.update(Size(bytes=4, tokens=2, frames=2))

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import json
 from concurrent.futures import Future
+from dataclasses import replace
 
 import pytest
 
 from sluiceway.core.events import FinishReason, FrameSent, SendFailed
 from sluiceway.core.record import Record
-from sluiceway.engine.protocol import SamplingParams, TokenEvent
+from sluiceway.engine.protocol import EngineLoad, SamplingParams, TokenEvent
 from sluiceway.runtime.codec import GenerateRequest, Outputs
 from sluiceway.runtime.config import Config
 from sluiceway.runtime.driver import Driver
@@ -26,20 +28,35 @@ from sluiceway.runtime.messages import (
 OVERHEAD = 110
 
 
+CROWDED = EngineLoad(
+    kv_blocks_total=100,
+    kv_blocks_free=0,
+    host_blocks_free=0,
+    batch_streams=4,
+    batch_free=4,
+    waiting=1,
+    oldest_waiting=None,
+    step_s=0.02,
+    prefill_tokens_per_s=1000.0,
+    swap_blocks_per_s=1000.0,
+)
+
+
 class Engine:
     """Writes down what it is told."""
 
     def __init__(self):
-        self.calls = []
+        self.calls, self.requests = [], []
 
     def submit(self, request):
         self.calls.append(("submit", request.request_id))
+        self.requests.append(request)
 
     def post(self, command):
         command(self)
 
     def __getattr__(self, name):
-        return lambda request_id: self.calls.append((name, request_id))
+        return lambda *args: self.calls.append((name, *args))
 
 
 class Outbox:
@@ -79,7 +96,7 @@ class World:
     def at(self, now, *messages):
         self.driver.turn(messages, now)
 
-    def admit(self, now, rpc_id="rpc", *, stream=True, **outputs):
+    def admit(self, now, rpc_id="rpc", *, stream=True, max_tokens=1000, stream_id="", **outputs):
         request = GenerateRequest(
             prompt="Q",
             client_id="client",
@@ -87,9 +104,14 @@ class World:
             stream=stream,
             echo=False,
             outputs=Outputs(**outputs),
-            sampling=SamplingParams(max_tokens=1000),
+            sampling=SamplingParams(max_tokens=max_tokens, stop=("END",)),
+            stream_id=stream_id,
         )
         self.at(now, Admit(request, (1, 2), path=None))
+
+    def load(self, now, **changes):
+        """The engine's last step left it so; full, and with a request that waits, if not said otherwise."""
+        self.at(now, Tokens([], now, replace(CROWDED, **changes)))
 
     def tokens(self, now, request_id, text, reason=None, ids=(7,)):
         self.at(now, Tokens([TokenEvent(request_id, ids, text, reason)], now))
@@ -186,14 +208,17 @@ def fill(world, request_id, now, tokens=200):
         world.tokens(now, request_id, b"river " * 30)
 
 
-def test_a_reader_that_stops_is_paused_loses_its_kv_and_comes_back(world):
+def test_a_reader_that_stops_is_paused_loses_its_kv_and_comes_back():
+    world = World(policy={"mode": "drop"})
     world.admit(1.0)
+    world.load(1.0)
     world.at(1.1, record())
     fill(world, "r1", 1.2)
     assert world.engine.calls[1:] == [("pause", "r1")]
     assert world.stream(1.3, "r1").sender.state == "paused"
-    assert world.driver.next_deadline() < 10.0
-    world.at(3.3)
+    for tenth in range(13, 36):
+        assert world.driver.next_deadline() < 10.0
+        world.at(tenth / 10)
     assert world.engine.calls[2:] == [("release_kv", "r1")]
     world.sent_all(4.0)
     stuck_at = len(world.outbox.frames)
@@ -415,3 +440,210 @@ def test_late_news_of_closed_streams_is_ignored(world):
         record(5, 100, ended=True),
     )
     assert len(world.finished) == 1
+
+
+# --- the policy --------------------------------------------------------------------------------------
+
+
+def stuck(now=1.0, *, stream_id="", max_tokens=1000, **settings):
+    """A world with one stream whose client reads nothing: paused at ``now``."""
+    world = World(**settings)
+    world.admit(now, stream_id=stream_id, max_tokens=max_tokens)
+    world.at(now, record())
+    fill(world, "r1", now)
+    assert world.engine.calls[-1] == ("pause", "r1")
+    return world
+
+
+def let_pass(world, start, end, **load):
+    """Time in steps of 50 ms, with the engine's load before each."""
+    for step in range(round((end - start) / 0.05) + 1):
+        world.load(start + step * 0.05, **load)
+
+
+def decisions(world):
+    return [json.loads(line.removeprefix("decision ")) for line in world.log]
+
+
+def test_nothing_is_decided_before_the_engine_said_how_it_is():
+    world = stuck()
+    world.at(2.0)
+    assert world.log == []
+
+
+def test_with_nobody_waiting_a_stream_is_held_and_said_so_once():
+    world = stuck()
+    let_pass(world, 1.1, 5.0, kv_blocks_free=90, waiting=0)
+    assert world.engine.calls[-1] == ("pause", "r1")
+    (line,) = decisions(world)
+    assert (line["request_id"], line["action"], line["reason"]) == ("r1", "hold", "no_pressure")
+    assert line["state"] == "paused"
+    assert line["kv_blocks"] == 13  # 2 of the prompt and 200 in blocks of 16
+    snapshot = world.snapshot(5.0)
+    assert (snapshot.behind, snapshot.decisions) == (1, {"hold": {"no_pressure": 1}})
+
+
+@pytest.mark.parametrize(
+    ("load", "settings", "call"),
+    [
+        ({"host_blocks_free": 50, "swap_blocks_per_s": 1e6, "prefill_tokens_per_s": 100.0}, {}, "swap_out"),
+        ({"host_blocks_free": 0, "prefill_tokens_per_s": 1e6}, {}, "release_kv"),
+        ({}, {"policy": {"mode": "drop"}}, "release_kv"),
+    ],
+)
+def test_with_others_waiting_kv_goes_where_it_costs_least(load, settings, call):
+    world = stuck(**settings)
+    let_pass(world, 1.0, 4.0, **load)
+    assert world.engine.calls[-1] == (call, "r1")
+    line = decisions(world)[-1]
+    assert world.snapshot(4.0).decisions[line["action"]][line["reason"]] == 1
+    assert line["action"] == {"swap_out": "swap", "release_kv": "drop"}[call]
+
+
+@pytest.mark.parametrize("settings", [{"policy": {"mode": "hold"}}, {"flow_control": {"mode": "run_to_completion"}}])
+def test_the_arms_that_hold_do_nothing_else(settings):
+    world = World(**settings)
+    world.admit(1.0)
+    world.at(1.0, record())
+    fill(world, "r1", 1.0)
+    let_pass(world, 1.0, 4.0, host_blocks_free=50)
+    assert {call[0] for call in world.engine.calls} <= {"submit", "pause", "set_weight"}
+
+
+def test_run_to_completion_is_bounded_by_the_spools_limit_for_a_stream():
+    world = World(flow_control={"mode": "run_to_completion"}, spool={"max_stream_bytes": 300_000})
+    world.admit(1.0)
+    world.at(1.1, record())
+    fill(world, "r1", 1.2, tokens=1700)
+    assert ("pause", "r1") in world.engine.calls
+    assert 300_000 <= world.stream(1.3, "r1").sender.backlog.bytes < 301_000 + 16_384
+
+
+def test_running_ahead_is_the_spools_room_until_the_reader_has_caught_up():
+    world = stuck(max_tokens=210)
+    let_pass(world, 1.0, 3.0, prefill_tokens_per_s=1.0, step_s=0.0001)
+    assert world.engine.calls[-1] == ("resume", "r1")
+    granted = world.stream(3.0, "r1").sender.run_ahead_bytes
+    assert granted > 0
+    assert world.driver._spool.totals().granted_bytes == granted
+    world.tokens(3.1, "r1", b"the end", FinishReason.LENGTH)
+    world.sent_all(3.2)
+    for _ in range(20):  # it reads on
+        frames = [frame for _, frame in world.outbox.frames]
+        world.at(3.3, record(len(frames), sum(frame.wire_bytes for frame in frames)))
+        world.sent_all(3.3)
+    assert world.finished[0]["finish_reason"] == "length"
+    assert world.finished[0]["run_aheads"] == 1
+    assert world.driver._spool.totals().granted_bytes == 0
+    assert world.snapshot(3.4).behind == 0
+
+
+def test_a_reader_that_is_silent_too_long_is_ended_with_a_word_and_a_reason():
+    world = stuck(policy={"max_silence_s": [3.0]})
+    let_pass(world, 1.0, 4.2, kv_blocks_free=90, waiting=0)
+    assert world.outbox.frames[-1][1].finish_reason is FinishReason.STALLED
+    assert world.engine.calls[-1] == ("abort", "r1")
+    assert decisions(world)[-1]["reason"] == "silent"
+    world.tokens(4.3, "r1", b"", FinishReason.CANCELLED, ids=())
+    world.sent_all(4.4)
+    assert world.finished[0]["cause"] == "silent"
+    assert world.snapshot(4.5).behind == 0
+
+
+def test_a_complete_answer_that_nobody_reads_is_ended_by_the_policy_too():
+    world = stuck(policy={"max_silence_s": [3.0]})
+    world.tokens(1.1, "r1", b"", FinishReason.STOP, ids=())
+    let_pass(world, 1.2, 4.2)
+    assert world.outbox.frames[-1][1].finish_reason is FinishReason.STALLED
+    assert ("abort", "r1") not in world.engine.calls
+
+
+def test_a_resumable_stream_is_let_go_and_goes_on():
+    world = stuck(stream_id="a" * 32, policy={"max_silence_s": [3.0]})
+    let_pass(world, 1.0, 4.2, kv_blocks_free=90, waiting=0)
+    assert world.outbox.frames[-1][1].finish_reason is FinishReason.DETACHED
+    assert ("resume", "r1") in world.engine.calls
+    assert ("abort", "r1") not in world.engine.calls
+    assert world.stream(4.3, "r1").sender.state == "detached"
+
+
+def test_the_longest_wait_is_that_of_the_request_the_engine_names():
+    world = stuck()
+    world.admit(2.0, "other")
+    world.load(3.5, oldest_waiting="r2")
+    assert decisions(world)[-1]["longest_wait_s"] == 1.5
+
+
+def test_a_client_that_left_is_not_looked_at_any_more():
+    world = stuck()
+    world.load(1.1)
+    assert world.snapshot(1.2).behind == 1
+    world.at(1.3, record(ended=True, disconnected=True, detail="gone"))
+    assert world.snapshot(1.3).behind == 0
+
+
+def test_the_engine_is_told_who_has_plenty_unread():
+    world = World()
+    world.admit(1.0)
+    world.at(1.0, record())
+    for tenth in range(40):
+        world.tokens(1.0 + tenth / 10, "r1", b"word ")
+    assert world.engine.calls[-1] == ("set_weight", "r1", 1 / 16)
+
+
+# --- a short answer in place of the long one ---------------------------------------------------------
+
+DEGRADED = {"enabled": True, "after_s": 5.0, "max_tokens": 8}
+
+
+def test_a_silent_reader_may_get_a_short_answer_instead():
+    world = stuck(degraded=DEGRADED)
+    world.sent_all(1.5)
+    sent = len(world.outbox.frames)
+    world.at(6.0)
+    assert world.engine.calls[-3:-1] == [("abort", "r1"), ("submit", "r1:degraded")]
+    again = world.engine.requests[-1]
+    assert again.prompt_token_ids == (1, 2)
+    assert (again.sampling.max_tokens, again.sampling.temperature, again.sampling.stop) == (8, 0.0, ("END",))
+    world.tokens(6.1, "r1", b"late")  # of the old one
+    world.tokens(6.1, "r1", b"", FinishReason.CANCELLED, ids=())
+    world.tokens(6.2, "r1:degraded", b"In short: ", ids=(1,))
+    world.tokens(6.3, "r1:degraded", b"rivers.", FinishReason.STOP, ids=(2,))
+    for _ in range(20):
+        world.sent_all(6.4)
+        frames = [frame for _, frame in world.outbox.frames]
+        world.at(6.4, record(len(frames), sum(frame.wire_bytes for frame in frames)))
+    world.sent_all(6.5)
+    answer = [frame for _, frame in world.outbox.frames[sent:]]
+    assert "".join(frame.text for frame in answer) == "In short: rivers."
+    assert answer[0].first_token_index == 0
+    assert [frame.sequence for _, frame in world.outbox.frames] == list(range(len(world.outbox.frames)))
+    (entry,) = world.finished
+    assert (entry["finish_reason"], entry["t_kv_free"]) == ("degraded", 6.3)
+    assert world.snapshot(6.6).degraded == 1
+
+
+def test_a_client_that_leaves_during_its_short_answer_ends_that_one():
+    world = stuck(degraded=DEGRADED)
+    world.at(6.0)
+    world.at(6.1, record(ended=True, disconnected=True, detail="gone"))
+    assert world.engine.calls[-1] == ("abort", "r1:degraded")
+    world.tokens(6.2, "r1", b"", FinishReason.CANCELLED, ids=())
+    assert world.finished == []
+    world.tokens(6.3, "r1:degraded", b"", FinishReason.CANCELLED, ids=())
+    assert world.finished[0]["finish_reason"] == "cancelled"
+
+
+def test_an_engine_that_dies_ends_a_short_answer_once():
+    world = stuck(degraded=DEGRADED)
+    world.at(6.0)
+    world.at(6.1, EngineDied())
+    world.sent_all(6.2)
+    assert [entry["finish_reason"] for entry in world.finished] == ["error"]
+
+
+def test_answers_are_not_replaced_unless_a_deployment_says_so():
+    world = stuck()
+    world.at(30.0)
+    assert [request.request_id for request in world.engine.requests] == ["r1"]
+    assert world.driver._streams["r1"].prompt_token_ids == ()  # nor are prompts kept

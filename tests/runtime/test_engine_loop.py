@@ -18,7 +18,7 @@ class Collector:
         self.events, self.times, self.ended, self.dead = [], [], threading.Event(), threading.Event()
         self.detail = ""
 
-    def tokens(self, events, at):
+    def tokens(self, events, at, load):
         self.events += events
         self.times.append(at)
         if any(event.finish_reason is not None for event in events):

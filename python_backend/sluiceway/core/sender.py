@@ -324,7 +324,7 @@ class BoundedSender:
             case Action.RUN_AHEAD if self._state.is_out_of_batch:
                 self._move(Trigger.RUN_AHEAD)
                 self._pauses.run_aheads += 1
-                self._watermark.grant(decision.run_ahead_bytes)
+                self._watermark.grant(decision.run_ahead_bytes, self._outlet.backlog)
                 commands.append(ResumeGeneration())
             case Action.DETACH:
                 self._detach(decision.reason, commands, is_gone=False)

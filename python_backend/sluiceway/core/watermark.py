@@ -23,7 +23,7 @@ class Watermark:
         self._high = high
         self._low = low
         self._is_above = False
-        self._granted_bytes = 0
+        self._granted_bytes = self._limit_bytes = 0
 
     @property
     def granted_bytes(self) -> int:
@@ -33,8 +33,11 @@ class Watermark:
     def is_above(self) -> bool:
         return self._is_above
 
-    def grant(self, extra_bytes: int) -> None:
+    def grant(self, extra_bytes: int, backlog: Size) -> None:
         """Above no more, until the backlog has grown by ``extra_bytes``. A second grant adds to the first."""
+        limit = self._limit_bytes if self._granted_bytes else self._high.bytes
+        # What it has beyond the limit came while the pause was on its way; it does not use up the grant.
+        self._limit_bytes = max(limit, backlog.bytes) + extra_bytes
         self._granted_bytes += extra_bytes
         self._is_above = False
 
@@ -46,7 +49,7 @@ class Watermark:
         if self._is_above:
             self._is_above = backlog.exceeds(self._low)
         elif self._granted_bytes:
-            self._is_above = backlog.bytes > self._high.bytes + self._granted_bytes
+            self._is_above = backlog.bytes > self._limit_bytes
         else:
             self._is_above = backlog.exceeds(self._high)
         return self._is_above

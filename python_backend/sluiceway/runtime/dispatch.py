@@ -1,56 +1,60 @@
-"""Passes a stream's commands on: to the engine thread, or to the pump."""
+"""Passes a stream's commands on: to where its tokens come from, to the pump, or to the spool."""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 
 from sluiceway.core.commands import (
     AbortGeneration,
     CloseSilently,
     Command,
+    Frame,
     PauseGeneration,
     ReleaseKv,
     ResumeGeneration,
     SendFrame,
+    SetWeight,
+    SpoolFrame,
+    SwapOut,
 )
-from sluiceway.engine.protocol import Engine
-from sluiceway.runtime.engine_loop import EnginePort
 from sluiceway.runtime.outbox import Outbox
 from sluiceway.runtime.stream import Stream
 
 
 class Dispatch:
-    """``aborts``: AbortGeneration commands so far, one per stream at most."""
+    """keep(stream, frame): a frame of a resumable stream, once each and in order, whoever else gets it.
 
-    def __init__(self, engine: EnginePort, outbox: Outbox) -> None:
-        self._engine = engine
+    ``aborts``: AbortGeneration commands so far, one per stream at most.
+    """
+
+    def __init__(self, outbox: Outbox, keep: Callable[[Stream, Frame], None]) -> None:
         self._outbox = outbox
+        self._keep = keep
         self.aborts = 0
 
     def execute(self, stream: Stream, command: Command) -> None:
-        """Never blocks. StreamClosed is the driver's own."""
-        request_id = stream.request_id
+        """Never blocks. StreamClosed and ReplaceGeneration are the driver's own."""
         match command:
-            case SendFrame(frame):
+            case SendFrame(frame, is_notice):
                 stream.is_final_queued = frame.finish_reason is not None
+                if stream.sender.is_resumable and not is_notice:
+                    self._keep(stream, frame)
                 self._outbox.send(stream, stream.complete(frame))
+            case SpoolFrame(frame):
+                self._keep(stream, frame)
             case CloseSilently():
                 stream.is_final_queued = True
                 self._outbox.close(stream)
             case PauseGeneration():
-                self._engine.post(lambda engine: engine.pause(request_id))
+                stream.source.pause()
             case ResumeGeneration():
-                self._engine.post(lambda engine: engine.resume(request_id))
+                stream.source.resume()
             case ReleaseKv():
-                self._engine.post(lambda engine: engine.release_kv(request_id))
+                stream.source.release_kv()
+            case SwapOut():
+                stream.source.swap_out()
+            case SetWeight(weight):
+                stream.source.set_weight(weight)
             case AbortGeneration():
                 self.aborts += 1
-                self.cut_short(request_id)
-
-    def cut_short(self, request_id: str) -> None:
-        """End the request in the engine, which answers with its last event."""
-        self._engine.post(partial(_abort, request_id))
-
-
-def _abort(request_id: str, engine: Engine) -> None:
-    engine.abort(request_id)
+                stream.source.abort()

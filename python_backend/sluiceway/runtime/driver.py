@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
-from sluiceway.core.commands import StreamClosed
+from sluiceway.core.commands import Frame, ReplaceGeneration, StreamClosed
 from sluiceway.core.events import (
     AbortRequested,
     ClientGone,
     DeadlineReached,
+    Decided,
     EngineFinished,
     Event,
     FinishReason,
@@ -21,8 +22,9 @@ from sluiceway.core.events import (
 )
 from sluiceway.core.record import Record
 from sluiceway.core.registry import AdmissionRefused, Registry
+from sluiceway.core.spool import Spool
 from sluiceway.core.transitions import IllegalEventError
-from sluiceway.engine.protocol import EngineRequest, TokenEvent
+from sluiceway.engine.protocol import EngineRequest, SamplingParams, TokenEvent
 from sluiceway.runtime import messages
 from sluiceway.runtime.config import Config
 from sluiceway.runtime.dispatch import Dispatch
@@ -32,7 +34,9 @@ from sluiceway.runtime.finished import FinishedRing
 from sluiceway.runtime.outbox import Outbox
 from sluiceway.runtime.polls import CancelPolls
 from sluiceway.runtime.response_path import ResponsePath
+from sluiceway.runtime.reviewer import Reviewer
 from sluiceway.runtime.rpcs import Rpc, RpcTable
+from sluiceway.runtime.source import EngineSource
 from sluiceway.runtime.statistics import DriverSnapshot
 from sluiceway.runtime.stream import Stream, open_stream
 
@@ -53,12 +57,12 @@ class Driver:
         log: Callable[[str], None],
     ) -> None:
         self._config = config
-        self._submit = engine.submit
+        self._engine = engine
         self._outbox = outbox
-        self._dispatch = Dispatch(engine, outbox)
+        self._dispatch = Dispatch(outbox, self._keep)
         self._overhead_bytes = overhead_bytes
         self._log = log
-        limits = config.flow_control.limits(frame_overhead_bytes=0)
+        limits = config.limits(frame_overhead_bytes=0)
         admission = config.admission
         self._registry = Registry(
             admission.max_streams,
@@ -66,10 +70,13 @@ class Driver:
             max(limits.max_stream_bytes, admission.max_whole_answer_bytes),
         )
         self._rpcs = RpcTable(limits.window)
+        self._spool = Spool(config.spool.limits())
+        self._reviewer = Reviewer(config, self._spool, self._find, log)
         self._streams: dict[str, Stream] = {}
+        self._of_engine: dict[str, Stream] = {}  # by the engine's id; news of any other id is too late
         self._polls = CancelPolls(config.pump.cancel_poll_s)
         self._count = 0
-        self._refused = self._disconnects = 0
+        self._refused = self._disconnects = self._degraded = 0
         self._is_engine_dead = False
         self._is_draining = False
         self._drains: list[Future[None]] = []
@@ -81,6 +88,8 @@ class Driver:
             self._take(message, now)
         for request_id in self._registry.due(now):
             self._apply(self._streams[request_id], DeadlineReached(), now)
+        for stream, decision in self._reviewer.review(now):
+            self._apply(stream, Decided(decision), now)
         self._poll(now)
         if self._drains and not self._streams:
             for done in self._drains:
@@ -89,12 +98,14 @@ class Driver:
 
     def next_deadline(self) -> float | None:
         """When turn() has something to do even if nothing comes."""
-        deadlines = (self._registry.next_deadline(), self._polls.next_deadline)
+        deadlines = (self._registry.next_deadline(), self._polls.next_deadline, self._reviewer.next_deadline())
         return min((at for at in deadlines if at is not None), default=None)
 
     def _take(self, message: messages.Message, now: float) -> None:
         match message:
-            case messages.Tokens(events, at):
+            case messages.Tokens(events, at, load):
+                if load is not None:
+                    self._reviewer.observe(load)
                 for event in events:
                     self._tokens(event, at, now)
             case messages.SendDone(request_id, event):
@@ -118,9 +129,8 @@ class Driver:
                     self._apply_to(request_id, AbortRequested(FinishReason.SHUTDOWN), now)
             case messages.EngineDied():
                 self._is_engine_dead = True
-                for request_id in list(self._streams):
-                    if self._streams[request_id].kv_free_at is None:
-                        self._tokens(TokenEvent(request_id, (), b"", FinishReason.ERROR), now, now)
+                for engine_id in list(self._of_engine):
+                    self._tokens(TokenEvent(engine_id, (), b"", FinishReason.ERROR), now, now)
             case messages.Snapshot(answer):
                 answer.set_result(self._snapshot(now))
 
@@ -138,25 +148,53 @@ class Driver:
         self._count += 1
         request_id = f"r{self._count}"
         rpc = self._rpcs.join(request.rpc_id, request_id)
-        limits = self._config.flow_control.limits(self._overhead_bytes(message))
+        limits = self._config.limits(self._overhead_bytes(message))
         whole = self._config.admission.max_whole_answer_bytes
-        stream = open_stream(request_id, request, message.path, rpc, limits, whole, now)
+        source = EngineSource(self._engine, request_id)
+        stream = open_stream(request_id, request, message.path, rpc, source, limits, whole, now)
+        stream.prompt_tokens = len(message.prompt_token_ids)
+        if self._config.degraded.enabled:
+            stream.prompt_token_ids = message.prompt_token_ids
         self._streams[request_id] = stream
         self._registry.admit(request_id, stream.sender)
-        submission = EngineRequest(
-            request_id=request_id, prompt_token_ids=message.prompt_token_ids, sampling=request.sampling
-        )
-        self._submit(submission)
+        self._submit(stream, request_id, message.prompt_token_ids, request.sampling)
         self._polls.add(request_id, now)
         if rpc.ended is not None:
             self._client_gone(request_id, rpc.ended, now)
+
+    def _submit(
+        self, stream: Stream, engine_id: str, prompt_token_ids: tuple[int, ...], sampling: SamplingParams
+    ) -> None:
+        stream.engine_id = engine_id
+        self._of_engine[engine_id] = stream
+        self._engine.submit(EngineRequest(request_id=engine_id, prompt_token_ids=prompt_token_ids, sampling=sampling))
+
+    def _replace(self, stream: Stream) -> None:
+        """A short answer in place of the long one. What the engine still says of that one is not heard."""
+        self._degraded += 1
+        stream.source.abort()
+        del self._of_engine[stream.engine_id]
+        engine_id = f"{stream.request_id}:degraded"
+        stream.source = EngineSource(self._engine, engine_id)
+        asked = stream.request.sampling
+        most = min(asked.max_tokens, self._config.degraded.max_tokens)
+        # The same prompt and stop strings, and no luck: the likeliest answer there is.
+        short = SamplingParams(max_tokens=most, temperature=0.0, stop=asked.stop, ignore_eos=asked.ignore_eos)
+        self._submit(stream, engine_id, stream.prompt_token_ids, short)
+
+    def _find(self, request_id: str) -> Stream | None:
+        """An open stream, by its own id or by the engine's."""
+        return self._streams.get(request_id) or self._of_engine.get(request_id)
+
+    def _keep(self, stream: Stream, frame: Frame) -> None:
+        """A frame of a resumable stream, for when its client comes back."""
 
     def _refuse(self, rpc_id: str | None, path: ResponsePath, text: str, code: ErrorCode) -> None:
         self._refused += 1
         self._outbox.refuse(rpc_id, path, text, code)
 
     def _tokens(self, event: TokenEvent, at: float, now: float) -> None:
-        stream = self._streams.get(event.request_id)
+        stream = self._of_engine.get(event.request_id)
         if stream is None:
             return
         if event.token_ids:
@@ -167,13 +205,14 @@ class Driver:
         if stream.whole is not None:
             stream.whole.add(event)
             if stream.whole.is_full and reason is None:
-                self._dispatch.cut_short(event.request_id)
+                stream.source.abort()
             elif stream.whole.is_full:
                 reason = FinishReason.LENGTH
         elif event.token_ids or event.text:
             self._apply(stream, TokensProduced(event.token_ids, event.text), now)
         if reason is not None:
             stream.kv_free_at = at
+            del self._of_engine[event.request_id]
             self._apply(stream, EngineFinished(reason), now)
 
     def _record(self, record: Record, now: float) -> None:
@@ -214,11 +253,15 @@ class Driver:
             self._log(f"{stream.request_id}: {error}; ending the stream")
             commands = stream.sender.handle(AbortRequested(FinishReason.ERROR), now)
         for command in commands:
-            if isinstance(command, StreamClosed):
-                self._close(stream, now)
-            else:
-                self._dispatch.execute(stream, command)
+            match command:
+                case StreamClosed():
+                    self._close(stream, now)
+                case ReplaceGeneration():
+                    self._replace(stream)
+                case _:
+                    self._dispatch.execute(stream, command)
         self._registry.touch(stream.request_id)
+        self._reviewer.follow(stream, now)
 
     def _close(self, stream: Stream, now: float) -> None:
         self.finished.add(stream, stream.sender.statistics(now), now)
@@ -244,6 +287,9 @@ class Driver:
             finished=dict(self.finished.reasons),
             disconnects=self._disconnects,
             aborts=self._dispatch.aborts,
+            behind=self._reviewer.behind,
+            degraded=self._degraded,
+            decisions=self._reviewer.counts(),
             rpcs=len(self._rpcs),
             is_draining=self._is_draining,
         )

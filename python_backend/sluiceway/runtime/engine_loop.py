@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Protocol
 
 from sluiceway.core.events import FinishReason
-from sluiceway.engine.protocol import Engine, EngineRequest, EngineStatistics, TokenEvent
+from sluiceway.engine.protocol import Engine, EngineLoad, EngineRequest, EngineStatistics, TokenEvent
 
 EngineCommand = Callable[[Engine], object]
 _STEPS_KEPT = 1024
@@ -46,7 +46,8 @@ class EnginePort(Protocol):
 class EngineLoop:
     """Owns the engine: nobody else calls it, but for ``encode``.
 
-    on_tokens(events, at): one batch per step and the clock after it; must not block.
+    on_tokens(events, at, load): one batch per step and the clock after it; must not block. load: None if it
+    is what it was. Without a step it also comes before the loop falls asleep.
     on_death(detail): the engine raised; no step follows.
     """
 
@@ -55,7 +56,7 @@ class EngineLoop:
         engine: Engine,
         *,
         clock: Callable[[], float],
-        on_tokens: Callable[[list[TokenEvent], float], None],
+        on_tokens: Callable[[list[TokenEvent], float, EngineLoad | None], None],
         on_death: Callable[[str], None],
     ) -> None:
         self._engine = engine
@@ -63,6 +64,7 @@ class EngineLoop:
         self._on_tokens = on_tokens
         self._on_death = on_death
         self._commands: queue.SimpleQueue[EngineCommand | None] = queue.SimpleQueue()
+        self._load: EngineLoad | None = None
         self._step_times: deque[float] = deque(maxlen=_STEPS_KEPT)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -81,7 +83,7 @@ class EngineLoop:
                 engine.submit(request)
             except ValueError:
                 refusal = TokenEvent(request.request_id, (), b"", FinishReason.ERROR)
-                self._on_tokens([refusal], self._clock())
+                self._on_tokens([refusal], self._clock(), None)
 
         self.post(submit)
 
@@ -104,21 +106,31 @@ class EngineLoop:
                 events = self._engine.step()
                 ended = self._clock()
                 self._step_times.append(ended - started)
-                if events:
-                    self._on_tokens(events, ended)
+                self._report(events, ended)
         except Exception:
             self._on_death(traceback.format_exc())
 
     def _obey(self) -> bool:
         """Run the commands that are there, waiting for one only if there is nothing to step; False: end."""
         while True:
+            has_work = self._engine.has_work()
+            if not has_work and self._commands.empty():
+                # What the last commands did (a pause, an abort) is not followed by a step that would tell.
+                self._report([], self._clock())
             try:
-                command = self._commands.get(block=not self._engine.has_work())
+                command = self._commands.get(block=not has_work)
             except queue.Empty:
                 return True
             if command is None:
                 return False
             command(self._engine)
+
+    def _report(self, events: list[TokenEvent], at: float) -> None:
+        load = self._engine.load()
+        news = None if load == self._load else load
+        if events or news is not None:
+            self._load = load
+            self._on_tokens(events, at, news)
 
     def _summary(self) -> StepTimes:
         times = sorted(self._step_times)

@@ -42,6 +42,10 @@ class FinishedRing:
                 "pauses": statistics.pauses,
                 "paused_s": statistics.paused_s,
                 "kv_releases": statistics.kv_releases,
+                "swaps": statistics.swaps,
+                "run_aheads": statistics.run_aheads,
+                "delivered_tokens": statistics.delivered.tokens,
+                "spooled_tokens": statistics.spooled.tokens,
                 "peak_backlog_bytes": statistics.peak_backlog_bytes,
             }
         )

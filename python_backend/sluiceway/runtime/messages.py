@@ -11,7 +11,7 @@ from sluiceway.core.events import FrameSent, SendFailed
 from sluiceway.core.record import Record
 from sluiceway.core.spool import SpoolPosition
 from sluiceway.core.spool_errors import ResumeRefused
-from sluiceway.engine.protocol import TokenEvent
+from sluiceway.engine.protocol import EngineLoad, TokenEvent
 from sluiceway.runtime.codec import GenerateRequest
 from sluiceway.runtime.errors import ErrorCode
 from sluiceway.runtime.response_path import ResponsePath
@@ -41,10 +41,11 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """One engine step's events; ``at``: the clock after the step."""
+    """One engine step's events; ``at``: the clock after the step. load: as the step left it, if it is news."""
 
     events: list[TokenEvent]
     at: float
+    load: EngineLoad | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class Service:
         self._engine_loop = EngineLoop(
             self._engine,
             clock=clock,
-            on_tokens=lambda events, at: self._inbox.post(Tokens(events, at)),
+            on_tokens=lambda events, at, load: self._inbox.post(Tokens(events, at, load)),
             on_death=self._engine_died,
         )
         self._pump = Pump(

@@ -17,13 +17,17 @@ from sluiceway.runtime.pump import PumpStatistics
 class StreamSnapshot:
     client_id: str
     rpc_id: str | None
+    engine_id: str
     produced_tokens: int
     sender: SenderStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverSnapshot:
-    """``disconnects``: streams whose client left while they were open. ``aborts``: engine aborts we asked for."""
+    """``disconnects``: streams whose client left while they were open. ``aborts``: engine aborts we asked for.
+    ``decisions``: of the policy, by action and reason. ``behind``: streams it looks at now. ``degraded``:
+    answers that were replaced by a short one.
+    """
 
     now: float
     streams: tuple[StreamSnapshot, ...]
@@ -32,11 +36,14 @@ class DriverSnapshot:
     finished: Mapping[str, int]
     disconnects: int
     aborts: int
+    behind: int
+    degraded: int
+    decisions: Mapping[str, Mapping[str, int]]
     rpcs: int
     is_draining: bool
 
 
-_LEVELS = ("produced", "sent", "forwarded", "delivered", "backlog")
+_LEVELS = ("produced", "sent", "forwarded", "delivered", "spooled", "backlog")
 
 
 def as_json(
@@ -48,7 +55,7 @@ def as_json(
     return {
         "now": driver.now,
         "engine": engine_fields | {"step_time_s": asdict(engine.step_time_s)},
-        "streams": [_stream(stream, requests.get(stream.sender.request_id)) for stream in driver.streams],
+        "streams": [_stream(stream, requests.get(stream.engine_id)) for stream in driver.streams],
         "totals": {
             "accepted": driver.totals.accepted,
             "refused": driver.refused + driver.totals.refused,
@@ -60,8 +67,11 @@ def as_json(
             "buffered_bytes": driver.totals.buffered_bytes,
             "reserved_bytes": driver.totals.reserved_bytes,
             "rpcs": driver.rpcs,
+            "behind": driver.behind,
+            "degraded": driver.degraded,
             "draining": driver.is_draining,
         },
+        "decisions": driver.decisions,
         "delivery": asdict(delivery),
         "pump": asdict(pump),
     }
@@ -81,9 +91,18 @@ def _stream(stream: StreamSnapshot, request: Mapping[str, Any] | None) -> dict[s
         "peak_backlog_bytes": sender.peak_backlog_bytes,
         "has_signal": sender.has_signal,
         "kv_blocks": 0 if request is None else request["kv_blocks"],
+        "host_blocks": 0 if request is None else request["host_blocks"],
         "engine_state": None if request is None else request["state"],
         "pauses": sender.pauses,
         "kv_releases": sender.kv_releases,
+        "swaps": sender.swaps,
+        "run_aheads": sender.run_aheads,
+        "run_ahead_bytes": sender.run_ahead_bytes,
         "paused_s": sender.paused_s,
+        "behind_s": sender.behind_s,
+        "silence_s": sender.silence_s,
+        "drain_bytes_per_s": sender.drain_bytes_per_s,
+        "weight": sender.weight,
+        "degraded": sender.is_degraded,
         "age_s": sender.age_s,
     }

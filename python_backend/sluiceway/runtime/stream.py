@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 from sluiceway.core.commands import Frame
 from sluiceway.core.limits import Limits
 from sluiceway.core.sender import BoundedSender
-from sluiceway.core.window import DeliveryWindow
+from sluiceway.core.window import FrameWindow
 from sluiceway.engine.protocol import TokenEvent
 from sluiceway.runtime.codec import GenerateRequest
 from sluiceway.runtime.response_path import ResponsePath
 from sluiceway.runtime.rpcs import Rpc
+from sluiceway.runtime.source import TokenSource
 from sluiceway.runtime.statistics import StreamSnapshot
 
 TOKEN_TIMES_KEPT = 64
@@ -71,7 +71,7 @@ class _BookedWindow:
     The sender knows text and a fixed overhead; token ids, if asked for, and a whole answer come on top.
     """
 
-    def __init__(self, stream: Stream, window: DeliveryWindow) -> None:
+    def __init__(self, stream: Stream, window: FrameWindow) -> None:
         self._stream = stream
         self._window = window
 
@@ -89,15 +89,25 @@ class _BookedWindow:
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """Times are the driver's clock. ``sender`` is set once by open_stream()."""
+    """Times are the driver's clock. ``sender`` is set once by open_stream().
+
+    source: where its tokens come from. engine_id: under which name the engine knows it ("" if it does not).
+    prompt_token_ids: kept only where the answer may have to be made anew.
+    """
 
     request_id: str
     request: GenerateRequest
     path: ResponsePath
     rpc: Rpc
+    source: TokenSource
+    limits: Limits
     accepted_at: float
     whole: WholeAnswer | None
     sender: BoundedSender = field(init=False)
+    engine_id: str = ""
+    prompt_tokens: int = 0
+    prompt_token_ids: tuple[int, ...] = ()
+    tenant: str = ""
     token_times: deque[float] = field(default_factory=lambda: deque(maxlen=TOKEN_TIMES_KEPT))
     produced_tokens: int = 0
     first_token_at: float | None = None
@@ -105,6 +115,14 @@ class Stream:
     state_when_gone: str | None = None
     kv_free_at: float | None = None
     is_final_queued: bool = False
+
+    @property
+    def holds_kv(self) -> bool:
+        return bool(self.engine_id)
+
+    @property
+    def max_tokens(self) -> int:
+        return self.request.sampling.max_tokens
 
     def extra_bytes(self, tokens: int) -> int:
         """Wire bytes of a frame beyond its text and the overhead of a one-token frame."""
@@ -114,7 +132,9 @@ class Stream:
 
     def snapshot(self, now: float) -> StreamSnapshot:
         request = self.request
-        return StreamSnapshot(request.client_id, request.rpc_id, self.produced_tokens, self.sender.statistics(now))
+        return StreamSnapshot(
+            request.client_id, request.rpc_id, self.engine_id, self.produced_tokens, self.sender.statistics(now)
+        )
 
     def complete(self, frame: Frame) -> Frame:
         """The frame to send: a whole answer travels outside the sender, which only decides when."""
@@ -128,13 +148,24 @@ def open_stream(
     request: GenerateRequest,
     path: ResponsePath,
     rpc: Rpc,
+    source: TokenSource,
     limits: Limits,
     max_whole_answer_bytes: int,
     now: float,
+    *,
+    first_sequence: int = 0,
+    first_token_index: int = 0,
 ) -> Stream:
+    """first_sequence, first_token_index: where the stream of a client that came back goes on."""
     whole = None if request.stream else WholeAnswer(max_whole_answer_bytes, keep_ids=request.outputs.token_ids)
-    stream = Stream(request_id, request, path, rpc, now, whole)
-    # It uses exactly what _BookedWindow has; a Protocol in core for one caller would say less.
-    window = cast(DeliveryWindow, _BookedWindow(stream, rpc.window))
-    stream.sender = BoundedSender(request_id, limits, window, now)
+    stream = Stream(request_id, request, path, rpc, source, limits, now, whole)
+    stream.sender = BoundedSender(
+        request_id,
+        limits,
+        _BookedWindow(stream, rpc.window),
+        now,
+        resumable=bool(request.stream_id),
+        first_sequence=first_sequence,
+        first_token_index=first_token_index,
+    )
     return stream

@@ -32,6 +32,9 @@ def _config() -> dict[str, Any]:
     config = scripted(STEP_S, **NO_DEADLINES)
     config["engine"]["max_batch_streams"] = BATCH_STREAMS
     config["delivery"] = {"record_timeout_s": 7200.0}
+    config["policy"] = {"grace_s": [7200.0], "max_silence_s": [7200.0]}
+    # Run to completion reserves spool.max_stream_bytes for each stream; here nobody has that much to read.
+    config["admission"] |= {"max_buffered_bytes": 2**33}
     return config
 
 
