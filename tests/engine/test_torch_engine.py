@@ -73,6 +73,84 @@ def test_paused_and_resumed_equals_transformers(engine, reference, request_of, c
         assert collected.token_ids[str(index)] == reference(prompt, 24)
 
 
+@pytest.fixture(scope="module")
+def swapping(tiny_model) -> TorchEngine:
+    """Room for all on the host, few blocks a step, and freed memory on both sides full of wrong values."""
+    engine = TorchEngine(
+        tiny_model, device="cpu", kv_blocks=48, kv_block_tokens=4, max_batch_streams=4, prefill_chunk_tokens=8,
+        host_kv_bytes=2**20,
+    )  # fmt: skip
+    engine._scheduler._kv.swap._per_step = 3
+
+    @torch.inference_mode()
+    def poison_pages(blocks) -> None:
+        for page in engine._store.pages():
+            page[list(blocks)] = 1e4
+
+    @torch.inference_mode()
+    def poison_rows(blocks) -> None:
+        engine._host._rows[list(blocks)] = 1e4
+
+    engine._scheduler.pool.on_free = poison_pages
+    engine._scheduler.host_pool.on_free = poison_rows
+    return engine
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+@pytest.mark.parametrize("way", ["hold", "swap", "drop", "resumed in the middle", "dropped from the host"])
+@pytest.mark.parametrize("at_step", [2, 9])
+def test_every_way_to_wait_continues_alike(swapping, reference, request_of, collect, way, seeded, at_step) -> None:
+    sampling = {"temperature": 1.0, "seed": 11, "top_p": 0.9, "ignore_eos": True} if seeded else {}
+    if seeded:
+        swapping.submit(request_of("alone", PROMPTS[1], max_tokens=40, **sampling))
+        wanted = collect(swapping).run().token_ids["alone"]
+    else:
+        wanted = reference(PROMPTS[1], 40)
+    before = swapping.statistics()
+    collected = collect(swapping)
+    for index, prompt in enumerate(PROMPTS[:3]):
+        swapping.submit(request_of(str(index), prompt, max_tokens=40, **sampling))
+    for _ in range(at_step):
+        collected.step()
+    swapping.pause("1")
+    held = swapping.statistics().requests["1"].kv_blocks
+    if way == "drop":
+        swapping.release_kv("1")
+    elif way != "hold":
+        swapping.swap_out("1")
+    for _ in range(1 if way == "resumed in the middle" else 8):
+        collected.step()
+    request = swapping.statistics().requests["1"]
+    if way == "swap":
+        assert (request.state, request.kv_blocks, request.host_blocks) == ("swapped", 0, held)
+    elif way == "dropped from the host":
+        swapping.release_kv("1")
+        assert swapping.statistics().host_blocks_free == swapping.statistics().host_blocks_total
+    swapping.resume("1")
+    collected.run()
+    assert collected.token_ids["1"] == wanted
+    statistics = swapping.statistics()
+    assert (statistics.recomputed_tokens > before.recomputed_tokens) == ("drop" in way)
+    copies = (statistics.swap_outs - before.swap_outs, statistics.swap_ins - before.swap_ins)
+    assert copies == {"swap": (1, 1), "dropped from the host": (1, 0)}.get(way, (0, 0))
+    assert statistics.kv_blocks_free == 48
+    assert statistics.host_blocks_free == statistics.host_blocks_total
+
+
+def test_rates_are_measured_at_start_up(swapping, tiny_model) -> None:
+    load = swapping.load()
+    assert load.step_s > 0
+    assert load.prefill_tokens_per_s > 0
+    assert load.swap_blocks_per_s > 0
+    assert load.host_blocks_free == 2**20 // (2 * 3 * 4 * 2 * 8 * 4)  # K and V, layers, tokens, heads, dim, bytes
+    assert TorchEngine(tiny_model, device="cpu").load().swap_blocks_per_s == 0
+
+
+def test_a_host_pool_below_one_block_is_refused(tiny_model) -> None:
+    with pytest.raises(ValueError, match=r"host_kv_bytes is 100, less than one KV block of \d+ bytes"):
+        TorchEngine(tiny_model, device="cpu", host_kv_bytes=100)
+
+
 @pytest.mark.parametrize("state", ["waiting", "prefill", "running", "paused"])
 def test_abort_frees_blocks_at_once(engine, request_of, collect, state) -> None:
     collected = collect(engine)

@@ -122,6 +122,12 @@ class KvSpace:
             sequence.blocks += self.pool.allocate(min(missing, self.pool.free_count))
         return min(tokens, len(sequence.blocks) * self._block_tokens - sequence.computed)
 
+    def trim(self, sequence: Sequence) -> None:
+        """Give back blocks in which nothing is computed yet."""
+        used = self.blocks_for(sequence.computed)
+        self.pool.free(sequence.blocks[used:])
+        del sequence.blocks[used:]
+
     def room(self, sequence: Sequence, *, deferred: bool, resumed: bool) -> int:
         """Blocks that ``sequence`` (outside the batch) could get beside its own, from whom it may take."""
         groups = [self._paused] if self._may_reclaim_paused else []

@@ -39,6 +39,10 @@ class KvStore:
     def layer_count(self) -> int:
         return len(self._layers)
 
+    def pages(self) -> list[Tensor]:
+        """K and V of every layer that was made."""
+        return [page for pair in self._layers.values() for page in pair]
+
     def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """The layer's pages; ``key`` and ``value`` ([1, kv_heads, tokens, dim]) say what they look like."""
         pages = self._layers.get(index)

@@ -174,12 +174,13 @@ class Planner:
         return bool(victims)
 
     def _displaceable(self) -> list[Sequence]:
-        return self._batch.displaceable(self._places.step - self._quantum_steps) if self._batch.light else []
+        return self._batch.displaceable(self._places.step - self._quantum_steps)
 
     def _displace(self, victim: Sequence, plan: StepPlan) -> None:
         """Back in line with its KV, which others may take."""
         self.displacements += 1
         if victim in plan.decode:
             plan.decode.remove(victim)
+            self._kv.trim(victim)  # the block that it was to write to
         self._places.take_out(victim)
         self._places.put_in_line(victim)

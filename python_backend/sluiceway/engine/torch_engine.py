@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from sluiceway.engine.batching import BatchingEngine, Detokenizer
+from sluiceway.engine.calibration import Calibration
 from sluiceway.engine.detokenizer import TokenText
-from sluiceway.engine.kv_pool import BlockPool
+from sluiceway.engine.kv_host import HostKv, kv_block_bytes
+from sluiceway.engine.kv_pool import BlockPool, host_block_count
 from sluiceway.engine.model_files import ModelLoadError, find_model, load_model
 from sluiceway.engine.paged_attention import ATTENTION_NAME, KvStore, UnsupportedAttentionError, build_batch
-from sluiceway.engine.protocol import EngineRequest
+from sluiceway.engine.protocol import EngineRequest, TokenEvent
 from sluiceway.engine.sampling import SamplingRow, sample
 from sluiceway.engine.scheduler import Reclaim, Scheduler, StepPlan
 from sluiceway.engine.sequence import Sequence
@@ -64,6 +67,8 @@ class TorchEngine(BatchingEngine):
         model, self._tokenizer = load_model(files, dtype=_DTYPES[dtype], attention=ATTENTION_NAME)
         self._model: Any = model.to(self._device)
         super().__init__(scheduler, _eos_token_ids(self._model, self._tokenizer))
+        self._copies_s = 0.0
+        self._work = (0, 0)  # decodes and prefill tokens of the step under way
         self._text = TokenText(self._tokenizer.backend_tokenizer)
         self._store = KvStore(kv_blocks, kv_block_tokens)
         limits = [scheduler.capacity_tokens]
@@ -71,6 +76,13 @@ class TorchEngine(BatchingEngine):
         limits += [limit for limit in (model_limit, context_tokens) if limit]
         self._context_tokens = min(limits)
         self._try(files.directory)
+        host_blocks = host_block_count(host_kv_bytes, kv_block_bytes(self._store))
+        self._host: HostKv | None = None
+        if host_blocks:
+            self._host = HostKv(self._store, host_blocks)
+            scheduler.set_host_pool(BlockPool(host_blocks))
+        self._calibration = self._measure(min(prefill_chunk_tokens, self._context_tokens), kv_block_tokens)
+        self._prefer_cheaper()
 
     @property
     def context_tokens(self) -> int:
@@ -85,8 +97,22 @@ class TorchEngine(BatchingEngine):
         token_ids: list[int] = self._tokenizer.encode(text)
         return token_ids
 
+    def step(self) -> list[TokenEvent]:
+        started = time.perf_counter()
+        self._copies_s = 0.0
+        self._work = (0, 0)
+        events = super().step()
+        decodes, prefill_tokens = self._work
+        seconds = time.perf_counter() - started - self._copies_s
+        self._calibration.observe_step(seconds, decodes=decodes, prefill_tokens=prefill_tokens)
+        if prefill_tokens:
+            self._prefer_cheaper()
+        return events
+
     @torch.inference_mode()
     def _compute(self, plan: StepPlan) -> list[int]:
+        self._copy(plan)
+        self._work = len(plan.decode), plan.prefill_tokens
         decodes = len(plan.decode)
         # Chunks that give a token come first, so that the rows to sample lie in the order of plan.sampled.
         work = [(sequence, 1) for sequence in plan.decode]
@@ -99,6 +125,23 @@ class TorchEngine(BatchingEngine):
         if not sampled:
             return []
         return sample(logits, [self._sampling_row(sequence) for sequence in plan.sampled])
+
+    def _copy(self, plan: StepPlan) -> None:
+        if self._host is None:
+            return
+        self._host.before_step()
+        if not plan.swapped_blocks:
+            return
+        started = time.perf_counter()
+        self._host.start()
+        for copy in plan.swap_out:
+            self._host.copy_out(copy.device_blocks, copy.host_blocks)
+        for copy in plan.swap_in:
+            self._host.copy_in(copy.host_blocks, copy.device_blocks)
+        if self._device.type == "cpu":
+            # Elsewhere this is only the time to start them; the measured rate stands.
+            self._copies_s = time.perf_counter() - started
+            self._calibration.observe_swap(self._copies_s, blocks=plan.swapped_blocks)
 
     def _forward(self, work: list[tuple[Sequence, int]], decodes: int, sampled: int) -> torch.Tensor:
         """Logits [sampled, vocabulary] of the last token of each of the first ``sampled`` pieces of work."""
@@ -135,6 +178,32 @@ class TorchEngine(BatchingEngine):
             raise ModelLoadError(
                 f"model_dir {directory}: {self._store.layer_count} of {layers} layers use the attention interface"
             )
+
+    @torch.inference_mode()
+    def _measure(self, chunk_tokens: int, block_tokens: int) -> Calibration:
+        """Time a decode step and a prefill chunk (each twice, the first warms up) and a copy."""
+        ids = [0] * chunk_tokens
+        probe = Sequence(request=EngineRequest(request_id="", prompt_token_ids=tuple(ids)), arrival=0, token_ids=ids)
+        probe.blocks = list(range(-(-chunk_tokens // block_tokens)))
+
+        def seconds(tokens: int) -> float:
+            best = float("inf")
+            for _ in range(2):
+                started = time.perf_counter()
+                self._forward([(probe, tokens)], int(tokens == 1), 1).sum().item()
+                best = min(best, time.perf_counter() - started)
+            return best
+
+        step_s = seconds(1)
+        calibration = Calibration(step_s=step_s, swap_blocks_per_s=0.0 if self._host is None else self._host.measure())
+        calibration.observe_step(seconds(chunk_tokens), decodes=0, prefill_tokens=chunk_tokens)
+        return calibration
+
+    def _prefer_cheaper(self) -> None:
+        rates = self._calibration
+        if self._host is not None and rates.prefill_tokens_per_s and rates.swap_blocks_per_s:
+            recompute_s = self._scheduler.block_tokens / rates.prefill_tokens_per_s
+            self._scheduler.prefer_swap(2 / rates.swap_blocks_per_s < recompute_s)
 
 
 def _eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
