@@ -1,0 +1,276 @@
+"""Who gets the batch when places or blocks are short and some clients have plenty unread."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.scheduling import add, make, names, step
+from sluiceway.engine.sequence import SequenceState
+
+
+def test_a_new_one_takes_the_place_of_the_one_with_most_unread_after_its_quantum() -> None:
+    scheduler = make(batch=3, quantum_steps=4)
+    _, b, _ = (add(scheduler, name) for name in "abc")
+    step(scheduler)
+    scheduler.set_weight("b", 0.25)
+    scheduler.set_weight("c", 0.5)
+    add(scheduler, "new")
+    assert names(step(scheduler, 3).decode) == ["a", "b", "c"], "the quantum is not over"
+    plan = step(scheduler)
+    assert names(plan.decode) == ["a", "c"]
+    assert names(plan.sampled) == ["a", "c", "new"]
+    assert scheduler.displacements == 1
+    assert (b.state, len(b.blocks)) == (SequenceState.WAITING, 2)
+    # Back as soon as a place is free, with its KV.
+    scheduler.remove("a")
+    assert names(step(scheduler).decode) == ["new", "c", "b"], "the light ones last"
+    assert scheduler.recomputed_tokens == 0
+
+
+def test_equal_ones_are_never_displaced() -> None:
+    scheduler = make(batch=1)
+    add(scheduler, "old")
+    step(scheduler)
+    add(scheduler, "new")
+    assert names(step(scheduler, 100).decode) == ["old"]
+    scheduler.set_weight("old", 0.5)
+    scheduler.set_weight("new", 0.5)
+    assert names(step(scheduler, 100).decode) == ["old"]
+    assert scheduler.displacements == 0
+
+
+def test_with_plenty_unread_but_nobody_waiting_nothing_changes() -> None:
+    scheduler = make(batch=2)
+    for name in "ab":
+        add(scheduler, name)
+    step(scheduler)
+    scheduler.set_weight("a", 0.0625)
+    assert sorted(names(step(scheduler, 100).decode)) == ["a", "b"]
+
+
+def test_one_that_runs_dry_again_comes_before_new_ones() -> None:
+    scheduler = make(batch=1, quantum_steps=1)
+    add(scheduler, "slow")
+    step(scheduler, 2)
+    scheduler.set_weight("slow", 0.25)
+    for number in range(3):
+        add(scheduler, f"new{number}")
+    assert names(step(scheduler).sampled) == ["new0"]
+    scheduler.remove("new0")
+    assert names(step(scheduler).sampled) == ["new1"]
+    scheduler.set_weight("slow", 1.0)
+    scheduler.remove("new1")
+    assert names(step(scheduler).decode) == ["slow"]
+
+
+@pytest.mark.parametrize("is_swap_cheaper", [False, True])
+def test_for_blocks_the_displaced_kv_goes(is_swap_cheaper: bool) -> None:
+    scheduler = make(blocks=7, batch=4, host_blocks=8)
+    scheduler.prefer_swap(is_swap_cheaper)
+    slow = add(scheduler, "slow", 14)
+    step(scheduler, 12)
+    assert scheduler.pool.free_count == 1
+    scheduler.set_weight("slow", 0.5)
+    new = add(scheduler, "new", 6)
+    step(scheduler, 3)
+    assert new.generated >= 1
+    assert scheduler.displacements == 1
+    if is_swap_cheaper:
+        assert (slow.state, slow.blocks, bool(slow.host_blocks)) == (SequenceState.SWAPPED, [], True)
+        assert scheduler.swap_outs == 1
+    else:
+        assert slow.state is SequenceState.PREEMPTED
+    scheduler.remove("new")
+    before = slow.generated
+    step(scheduler, 6)
+    assert slow.generated > before
+    assert (scheduler.recomputed_tokens == 0) == is_swap_cheaper
+
+
+@pytest.mark.parametrize(("weight", "bound"), [(0.5, 16), (0.25, 32), (0.0625, 64)])
+def test_the_longest_wait_is_bounded(weight: float, bound: int) -> None:
+    """More new readers than places, for ever: one with plenty unread waits ``aging_steps`` for each halving
+    of its weight, and then until a place is free (here at most an answer's 20 steps).
+    """
+    scheduler = make(blocks=500, batch=2, quantum_steps=4, aging_steps=16)
+    slow = add(scheduler, "slow")
+    step(scheduler)
+    scheduler.set_weight("slow", weight)
+    gap, longest, turns = 0, 0, 0
+    for number in range(1500):
+        while scheduler.waiting < 3:
+            add(scheduler, f"new{number}.{len(scheduler.sequences)}")
+        plan = step(scheduler)
+        assert len(plan.decode) + len(plan.prefill) == 2, "an idle place"
+        turns += gap > 0 and slow in plan.decode
+        gap = 0 if slow in plan.decode else gap + 1
+        longest = max(longest, gap)
+        for sequence in plan.sampled:
+            if sequence is not slow and sequence.generated >= 20:
+                scheduler.remove(sequence.request_id)
+    assert bound <= longest <= bound + 20
+    assert turns > 10
+    assert slow.generated >= 4 * turns, "each turn is at least its quantum"
+
+
+def test_a_new_prompts_first_chunk_does_not_wait_for_a_long_recompute() -> None:
+    scheduler = make(batch=4, chunk=8)
+    reader = add(scheduler, "reader", 2)
+    long = add(scheduler, "long", 80)
+    step(scheduler, 20)
+    scheduler.pause("long")
+    scheduler.release_kv("long")
+    scheduler.resume("long")
+    step(scheduler)
+    add(scheduler, "new", 4)
+    before, tokens = long.computed, reader.generated
+    plan = step(scheduler)
+    assert names(plan.sampled) == ["reader", "new"]
+    assert long.computed - before == 4, "half of the chunk each"
+    step(scheduler, 20)
+    assert long.computed > 80
+    assert reader.generated == tokens + 21
+
+
+def test_a_burst_of_recomputes_starves_no_prompt() -> None:
+    scheduler = make(blocks=200, batch=40, chunk=8)
+    for number in range(20):
+        add(scheduler, str(number), 8)
+    step(scheduler, 21)
+    for number in range(20):
+        scheduler.pause(str(number))
+        scheduler.release_kv(str(number))
+        scheduler.resume(str(number))
+    new = add(scheduler, "new", 8)
+    step(scheduler, 3)
+    assert new.generated >= 1
+
+
+def test_one_that_never_ran_leaves_room_to_grow() -> None:
+    scheduler = make(blocks=10, batch=4, admission_free_share=0.3)
+    add(scheduler, "a", 15)
+    step(scheduler, 2)
+    new = add(scheduler, "new", 13)
+    assert new.state is SequenceState.WAITING
+    step(scheduler)
+    assert (new.state, new.blocks) == (SequenceState.WAITING, [])
+    scheduler.remove("a")
+    big = add(scheduler, "big", 39)
+    step(scheduler, 2)
+    scheduler.remove("new")
+    step(scheduler, 8)
+    assert big.generated > 0, "alone it may have all"
+
+
+def test_reclaim_none_lets_paused_ones_keep_theirs_and_others_wait() -> None:
+    scheduler = make(blocks=4, batch=2, reclaim="none")
+    paused = add(scheduler, "paused", 15)
+    step(scheduler, 2)
+    scheduler.pause("paused")
+    add(scheduler, "new", 6)
+    assert not scheduler.plan()
+    assert not scheduler.has_work(), "nothing to do until somebody lets go: the loop may sleep"
+    assert (len(paused.blocks), paused.state) == (4, SequenceState.PAUSED)
+    scheduler.release_kv("paused")
+    assert scheduler.has_work()
+    assert names(step(scheduler).sampled) == ["new"]
+
+
+@pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf")])
+def test_a_weight_must_be_above_0(weight: float) -> None:
+    with pytest.raises(ValueError, match="weight"):
+        make().set_weight("a", weight)
+
+
+@pytest.mark.parametrize("name", ["quantum_steps", "aging_steps", "swap_blocks_per_step", "admission_free_share"])
+def test_wrong_options_are_named(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        make(**{name: -1})
+    with pytest.raises(ValueError, match="reclaim"):
+        make(reclaim="some")
+
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "pause", "resume", "release", "swap", "remove", "weight", "step", "step"]),
+        st.integers(0, 7),
+    ),
+    max_size=80,
+)
+
+
+@given(OPERATIONS, st.integers(8, 14), st.integers(1, 4))
+@settings(deadline=None)
+def test_with_normal_readers_alone_the_schedule_is_first_come_first_served(operations, blocks, batch) -> None:
+    """Whatever else happens: the same steps with and without buffer-awareness, as long as all weigh the same."""
+    plans = defaultdict(list)
+    for is_aware in (False, True):
+        scheduler = make(blocks, batch, buffer_aware=is_aware, host_blocks=5, swap_blocks_per_step=1)
+        for name, number in operations:
+            request_id = str(number)
+            if name == "add" and request_id not in scheduler.sequences:
+                add(scheduler, request_id, 1 + number)
+            elif name == "step":
+                plan = step(scheduler)
+                plans[is_aware].append((names(plan.decode), [(c.sequence.request_id, c.length) for c in plan.prefill]))
+                for sequence in list(scheduler.sequences.values()):
+                    if len(sequence.token_ids) >= 20:
+                        scheduler.remove(sequence.request_id)
+            elif name == "weight":
+                # FCFS does not look at it.
+                scheduler.set_weight(request_id, 1.0 if is_aware else 0.25)
+            elif name in ("pause", "resume", "remove"):
+                getattr(scheduler, name)(request_id)
+            elif name in ("release", "swap"):
+                getattr(scheduler, {"release": "release_kv", "swap": "swap_out"}[name])(request_id)
+    assert plans[False] == plans[True]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6), st.integers(1, 9)), max_size=30), st.integers(1, 4))
+def test_with_kv_for_all_it_is_a_plain_queue(requests: list[tuple[int, int, int]], batch: int) -> None:
+    """Against a few lines that say what first come, first served means. requests: (gap, prompt, answer)."""
+    scheduler = make(400, batch, chunk=6)
+    arrivals: dict[int, list[int]] = defaultdict(list)
+    at = 0
+    for number, (gap, _, _) in enumerate(requests):
+        at += gap
+        arrivals[at].append(number)
+    queue: list[int] = []
+    running: dict[int, tuple[int, int]] = {}  # number: prompt left, answer left
+    for now in range(at + 400):
+        for number in arrivals[now]:
+            add(scheduler, str(number), requests[number][1])
+            queue.append(number)
+        got = set()
+        budget = 6
+        for number, (prompt, answer) in list(running.items()):
+            if prompt == 0:
+                running[number] = (0, answer - 1)
+                got.add(number)
+        for number in list(running):
+            prompt, answer = running[number]
+            if number not in got and prompt:
+                running[number] = (prompt - min(prompt, budget), answer)
+                budget -= min(prompt, budget)
+        while queue and len(running) < batch and budget:
+            number = queue.pop(0)
+            prompt = requests[number][1]
+            running[number] = (prompt - min(prompt, budget), requests[number][2])
+            budget -= min(prompt, budget)
+        for number, (prompt, answer) in list(running.items()):
+            if prompt == 0 and number not in got:
+                got.add(number)
+                running[number] = (0, answer - 1)
+            if running[number] == (0, 0):
+                del running[number]
+        plan = step(scheduler)
+        assert {int(name) for name in names(plan.sampled)} == got
+        for sequence in plan.sampled:
+            if sequence.generated == requests[int(sequence.request_id)][2]:
+                scheduler.remove(sequence.request_id)
+    assert not scheduler.sequences
+    assert not queue
