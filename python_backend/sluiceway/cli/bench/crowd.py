@@ -40,7 +40,7 @@ def _until_active(stack: Stack, ids: list[str]) -> None:
 
 
 def _until_paused(stack: Stack, ids: list[str]) -> None:
-    wait_until(stack, ids, lambda stream: stream["state"] in ("paused", "preempted"), "a crowd that is paused")
+    wait_until(stack, ids, lambda stream: stream["state"] in ("paused", "swapped", "preempted"), "a crowd that is paused")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,7 @@ def paused(statistics: dict[str, Any], prefix: str) -> int:
     return sum(
         1
         for stream in statistics["streams"]
-        if (stream["client_id"] or "").startswith(prefix) and stream["state"].lower() in ("paused", "preempted")
+        if (stream["client_id"] or "").startswith(prefix) and stream["state"].lower() in ("paused", "swapped", "preempted")
     )
 
 

@@ -47,7 +47,7 @@ class Watch:
     def stopped(self, level: str) -> Sample | None:
         """The first sample since which ``level`` stood still (for "paused": the first paused one)."""
         if level == "paused":
-            return next((each for each in self.samples if each.state in ("paused", "preempted")), None)
+            return next((each for each in self.samples if each.state in ("paused", "swapped", "preempted")), None)
         if not self.samples:
             return None
         last = self.samples[-1]

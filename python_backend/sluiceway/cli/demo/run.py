@@ -31,6 +31,8 @@ CONFIG: dict[str, Any] = {
         "high": {"bytes": 16384, "tokens": 64, "frames": 96},
         "low": {"bytes": 4096, "tokens": 16, "frames": 24},
     },
+    # By cost, six readers would keep their KV for as long as nobody wants it, which shows nothing.
+    "policy": {"mode": "drop"},
 }
 
 

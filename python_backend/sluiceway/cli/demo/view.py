@@ -17,7 +17,7 @@ from sluiceway.cli.demo.cast import EVERYBODY
 LINE_EVERY_S = 3.0
 REFRESHES_PER_S = 4
 LEVELS = ("produced", "sent", "forwarded", "delivered")
-COLOURS = {"streaming": "green", "waiting": "cyan", "paused": "yellow", "preempted": "magenta"}
+COLOURS = {"streaming": "green", "waiting": "cyan", "paused": "yellow", "swapped": "blue", "preempted": "magenta"}
 
 
 class View:
