@@ -7,6 +7,8 @@ from sluiceway.core.limits import Limits, Size
 from sluiceway.core.sender import BoundedSender
 from sluiceway.core.states import State
 
+_BYTES_PER_TOKEN = 4.0
+
 
 def describe(
     sender: BoundedSender,
@@ -44,7 +46,7 @@ def describe(
         kv_blocks=blocks if state is State.PAUSED else 0,
         host_blocks=blocks if state is State.SWAPPED else 0,
         kv_tokens=kv_tokens if kv_block_tokens else 0,
-        spool_bytes_left=round(tokens_left * _bytes_per_token(produced, limits)),
+        spool_bytes_left=round(tokens_left * _text_bytes_per_token(produced, limits)),
         is_resumable=sender.is_resumable,
         tenant=tenant,
         tier=tier,
@@ -62,6 +64,7 @@ def _resume_bytes(backlog: Size, limits: Limits) -> int:
     return round(backlog.bytes * max(shares, default=0.0))
 
 
-def _bytes_per_token(produced: Size, limits: Limits) -> float:
-    """Frames and all; before the first token, a frame for each of them."""
-    return produced.bytes / produced.tokens if produced.tokens else limits.frame_overhead_bytes + 4.0
+def _text_bytes_per_token(produced: Size, limits: Limits) -> float:
+    """Without the frames' overhead: what waits is merged into few of them. Before the first token, a guess."""
+    text_bytes = produced.bytes - produced.frames * limits.frame_overhead_bytes
+    return text_bytes / produced.tokens if produced.tokens else _BYTES_PER_TOKEN
