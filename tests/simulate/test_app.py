@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from sluiceway.cli.app import app
-from sluiceway.cli.simulate.trace import read
+from sluiceway.cli.simulate.compare import ratios
+from sluiceway.cli.simulate.compare import simulate as simulate_arm
+from sluiceway.cli.simulate.profile import PROFILES
+from sluiceway.cli.simulate.trace import draw, read
 
 SMALL = ("--profile", "bench", "--streams", "12", "--outputs", "fixed:50", "--processes", "1")
 
@@ -77,3 +81,21 @@ def test_a_bad_trace_is_named_with_its_line(tmp_path: Path) -> None:
     path.write_text("arrival_s,prompt_tokens,output_tokens\n-5,1,1\n")
     with pytest.raises(ValueError, match="line 2: arrival_s is '-5', must be 0 or more"):
         simulate("--trace", str(path))
+
+
+def test_ratios_compare_ours_with_the_arms_to_beat() -> None:
+    report = simulate_arm("drop", PROFILES["bench"], draw(streams=3, per_s=1, outputs="fixed:20"))
+    half = replace(report.figures, goodput=0.5, ttft_p99_s=4.0, wasted_tokens=100, throughput_tokens_per_s=10.0)
+    whole = replace(report.figures, goodput=1.0, ttft_p99_s=1.0, wasted_tokens=20, throughput_tokens_per_s=30.0)
+    held = replace(report.figures, ttft_p99_s=10.0)
+    reports = {
+        name: replace(report, name=name, figures=figures)
+        for name, figures in (("ours", whole), ("run_to_completion", half), ("hold", held))
+    }
+    found = ratios(reports)
+    assert found["goodput_ratio"] == 2
+    assert found["ttft_p99_vs_run_to_completion"] == 0.25
+    assert found["ttft_p99_vs_hold"] == 0.1
+    assert found["throughput_vs_run_to_completion"] == 3
+    assert found["wasted_vs_run_to_completion"] == 0.2
+    assert ratios({"hold": report}) == {}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from simulate.machines import SMALL, arrival, machine, run, seen
 from sluiceway.cli.simulate.arms import ARMS
+from sluiceway.cli.simulate.machine import Machine
 from sluiceway.cli.simulate.trace import Arrival, draw
 
 STUCK = [arrival(tokens=2000, reader="never") for _ in range(SMALL.max_batch_streams)]
@@ -47,6 +48,13 @@ def test_ours_gives_the_places_to_those_who_read() -> None:
     assert seen(result).goodput == 1
 
 
+def test_ours_also_before_the_stuck_ones_are_paused() -> None:
+    """At 12 s they have some 190 tokens, are above no watermark, and need none of them for long."""
+    trace = [*STUCK, arrival(at=12.0, tokens=16)]
+    assert seen(run("drop", trace)).ttft_p99_s > 4
+    assert seen(run("ours", trace)).ttft_p99_s < 1
+
+
 def test_a_reader_that_leaves_ends_its_request_but_in_the_naive_arm() -> None:
     trace = [arrival(tokens=1000, reader="rate:100", leaves_after_s=10.0)]
     for arm in ARMS:
@@ -76,11 +84,47 @@ def test_hold_keeps_kv_and_drop_gives_it_back() -> None:
     assert "ReleaseKv" not in held.commands
 
 
+FAST = machine(base_s=0.015625)  # 64 tokens a second, 320 bytes of text
+
+
 def test_a_steady_slow_reader_gets_its_whole_answer_in_every_arm() -> None:
     for arm in ARMS:
-        (outcome,) = run(arm, [arrival(tokens=1500, reader="rate:400")]).outcomes
+        result = run(arm, [arrival(tokens=1500, reader="rate:100")], FAST)
+        (outcome,) = result.outcomes
         assert outcome.is_complete, arm
         assert outcome.delivered_tokens == 1500
+        assert (result.commands.get("ResumeGeneration", 0) > 0) == ARMS[arm].pauses
+        assert (result.recomputed_tokens > 0) == (arm == "drop")
+
+
+@pytest.mark.parametrize("lump_tokens", [1, 16])
+def test_a_reader_that_reads_nothing_gets_what_its_buffer_holds(lump_tokens: int) -> None:
+    for arm in ARMS:
+        (outcome,) = run(arm, [arrival(tokens=600, reader="never")], machine(lump_tokens=lump_tokens)).outcomes
+        assert outcome.delivered_tokens == 4096 // 115, arm
+
+
+@pytest.mark.parametrize(("action", "host_kv_bytes"), [("swap", 1 << 30), ("run_ahead", 0)])
+def test_ours_does_what_is_cheapest_when_others_wait(action: str, host_kv_bytes: int) -> None:
+    """Some 310 of 420 tokens are made when the slow ones pause; to recompute them is dear."""
+    trace = [arrival(tokens=420, reader="rate:60") for _ in range(12)]
+    trace += [arrival(at=15.0 + index, tokens=200) for index in range(12)]
+    result = run("ours", trace, machine(kv_blocks=260, host_kv_bytes=host_kv_bytes, per_prefill_token_s=0.01))
+    assert action in {action for action, _ in result.decisions}
+    assert (result.swap_outs > 0) == (action == "swap")
+    assert (result.peak_granted_bytes > 0) == (action == "run_ahead")
+    assert seen(result).normal_unfinished == 0
+
+
+def test_a_copy_costs_what_it_is_priced_at() -> None:
+    it = Machine(machine(host_kv_bytes=1 << 30), ARMS["ours"])
+    it.submit("r", 0, 160)
+    for _ in range(3):
+        it.step()
+    it.scheduler.pause("r")
+    it.scheduler.swap_out("r")
+    it.step()
+    assert it.step_s == pytest.approx(11 * 0.001)  # 160 + 2 tokens in blocks of 16, and no forward pass
 
 
 def test_a_tenant_of_slow_readers_starves_nobody_and_is_not_starved() -> None:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from typing import NamedTuple
 
 from sluiceway.cli.simulate.trace import Reader
 from sluiceway.core.commands import Frame
 from sluiceway.core.record import Record
+
+
+class _Held(NamedTuple):
+    """A frame from byte ``start`` of the body to byte ``end``."""
+
+    start: int
+    end: int
+    tokens: int
+    singles: int
+    is_last: bool
 
 
 class Client:
@@ -28,18 +39,27 @@ class Client:
         self._now = now
         self._sent = self._let_out = 0
         self._read = 0.0
-        self._frames: deque[tuple[int, int, bool]] = deque()  # not let out yet: end in bytes, tokens, is_last
+        self._frames: deque[_Held] = deque()  # not let out yet
         self._left = False
         self.frames = 0  # sent
         self.tokens = 0  # let out, in whole frames
         self.got_all_at: float | None = None
 
-    def take(self, frame: Frame, now: float) -> None:
-        """The pump sent ``frame``."""
+    @property
+    def delivered_tokens(self) -> int:
+        """With those of a frame that is on its way, as far as it stands for frames of one token."""
+        if not self._frames:
+            return self.tokens
+        head = self._frames[0]
+        return self.tokens + (self._let_out - head.start) * head.singles // (head.end - head.start)
+
+    def take(self, frame: Frame, now: float, singles: int = 0) -> None:
+        """The pump sent ``frame``, which stands for so many frames of one token (and perhaps one more)."""
         self.advance(now)
-        self._sent += frame.wire_bytes
+        start, self._sent = self._sent, self._sent + frame.wire_bytes
         self.frames += 1
-        self._frames.append((self._sent, len(frame.token_ids), frame.finish_reason is not None))
+        is_last = frame.finish_reason is not None
+        self._frames.append(_Held(start, self._sent, len(frame.token_ids), singles, is_last))
         self.advance(now)
 
     def leave(self, now: float) -> None:
@@ -63,10 +83,10 @@ class Client:
         self._read = read
         self._let_out = max(self._let_out, min(self._sent, self._returned(read) + self._buffer))
         frames = self._frames
-        while frames and frames[0][0] <= self._let_out:
-            _, tokens, is_last = frames.popleft()
-            self.tokens += tokens
-            if is_last:
+        while frames and frames[0].end <= self._let_out:
+            head = frames.popleft()
+            self.tokens += head.tokens
+            if head.is_last:
                 self.got_all_at = now
 
     @property
@@ -79,21 +99,21 @@ class Client:
         forwarded, messages = self._sent, self.frames
         if self._sent - self._let_out > self._envoy:
             limit = self._let_out + self._envoy
-            held = sum(1 for end, _, _ in self._frames if end > limit)
+            held = sum(1 for frame in self._frames if frame.end > limit)
             messages = self.frames - held
             # Whole messages only: the filter counts a message when its last byte has passed.
-            forwarded = self._frames[-held - 1][0] if held < len(self._frames) else self._let_out
+            forwarded = self._frames[-held - 1].end if held < len(self._frames) else self._let_out
         return Record(rpc_id, messages, forwarded, self._let_out)
 
     def next_frame_at(self) -> float | None:
         """When the next whole frame will have been let out if no more is sent; None: never, or none waits."""
-        return self._reaches(self._frames[0][0]) if self._frames and not self._left else None
+        return self._reaches(self._frames[0].end) if self._frames and not self._left else None
 
     def end_at(self) -> float | None:
         """When everything sent so far will have been let out; None: never."""
         if not self._frames:
             return self._now
-        return None if self._left else self._reaches(self._frames[-1][0])
+        return None if self._left else self._reaches(self._frames[-1].end)
 
     def _reaches(self, end: int) -> float | None:
         missing = end - self._buffer

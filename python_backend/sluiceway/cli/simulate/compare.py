@@ -24,7 +24,7 @@ _ORDER = ("ours", "drop", "hold", "run_to_completion", "naive")
 @dataclass(frozen=True, slots=True)
 class ArmReport:
     """figures: as of the real stack. ttft_s: of each normal reader, in order (None: no first token).
-    took_s: real seconds. turns_ms: what the policy took, real milliseconds.
+    took_s: real seconds. engine: its other counters. turns_ms: what the policy took, real milliseconds.
     """
 
     name: str
@@ -33,6 +33,7 @@ class ArmReport:
     took_s: float
     steps: int
     simulated_s: float
+    engine: dict[str, int]
     recomputed_tokens: int
     peak_buffered_bytes: int
     peak_granted_bytes: int
@@ -51,6 +52,7 @@ class ArmReport:
             "peak_spool_bytes": self.peak_granted_bytes,
             "peak_behind_streams": self.peak_behind,
             "steps": self.steps,
+            **self.engine,
             "simulated_s": round(self.simulated_s, 3),
             "commands": self.commands,
             "decisions": self.decisions,
@@ -130,6 +132,11 @@ def _report(result: Result, profile: Profile, took_s: float) -> ArmReport:
         took_s=took_s,
         steps=result.steps,
         simulated_s=result.ended_at,
+        engine={
+            "swap_outs": result.swap_outs,
+            "swap_ins": result.swap_ins,
+            "displacements": result.displacements,
+        },
         recomputed_tokens=result.recomputed_tokens,
         peak_buffered_bytes=result.peak_buffered_bytes,
         peak_granted_bytes=result.peak_granted_bytes,

@@ -22,6 +22,7 @@ from sluiceway.core.behind import describe
 from sluiceway.core.commands import (
     AbortGeneration,
     Command,
+    Frame,
     PauseGeneration,
     ReleaseKv,
     ResumeGeneration,
@@ -121,7 +122,7 @@ class Driver:
         tokens, stream.pending = stream.pending, 0
         if not tokens or stream.sender is None:
             return
-        frames = tokens
+        frames = 1
         if not stream.is_normal:
             # As many as would have gone singly: what the client takes, and then until the rest waits to be merged.
             stream.client.advance(now)
@@ -131,9 +132,13 @@ class Driver:
         text_bytes = tokens * self._profile.text_bytes_per_token + (frames - 1) * self._limits.frame_overhead_bytes
         self._apply(stream, TokensProduced(_ids(tokens), _text(text_bytes)), now)
 
+    def _singles(self, frame: Frame) -> int:
+        """How many frames of one token tell() has padded it for, without the last, which may hold more."""
+        padding = len(frame.text) - len(frame.token_ids) * self._profile.text_bytes_per_token
+        return min(padding // self._limits.frame_overhead_bytes, len(frame.token_ids))
+
     def finish(self, stream: Stream, now: float) -> None:
         """The engine made its last token."""
-        stream.finished_at = now
         self.tell(stream, now)
         self._apply(stream, EngineFinished(FinishReason.LENGTH), now)
 
@@ -146,7 +151,7 @@ class Driver:
         for command in sender.handle(event, now):
             match command:
                 case SendFrame(frame):
-                    stream.client.take(frame, now)
+                    stream.client.take(frame, now, self._singles(frame))
                     stream.unsent_frames += 1
                     ended |= frame.finish_reason is not None
                 case StreamClosed(reason):

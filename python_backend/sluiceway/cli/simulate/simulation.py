@@ -3,9 +3,9 @@
 The core, its window and the scheduler are the ones that serve; clock, clients and the price of a step are
 made up. What is approximated, so that thousands of streams take seconds:
 
-- tokens reach the core in lumps: of a slow reader what a record's time brings, at least the profile's
-  lump_tokens; of a normal one, and where nothing is ever paused, _LARGEST_LUMP_TOKENS;
-- such a lump is one frame, padded to the wire bytes that a frame for each token would have had;
+- tokens reach the core in lumps: of a normal reader _NORMAL_LUMP_TOKENS; of a slow one what a record's time
+  brings, at least the profile's lump_tokens, and _LARGEST_LUMP_TOKENS where nothing is ever paused;
+- such a lump is one frame, a slow reader's padded to the wire bytes that a frame for each token would have had;
 - a normal reader's lump is sent, forwarded, delivered and known to be so at once;
 - Envoy's records come for a stream only when they confirm a frame, at the moment that they would have come,
   and the core hears that sends returned when a few have, or the last one.
@@ -24,7 +24,8 @@ from sluiceway.cli.simulate.profile import Profile
 from sluiceway.cli.simulate.trace import Arrival
 from sluiceway.core.limits import Limits
 
-_LARGEST_LUMP_TOKENS = 64  # not above the low watermark, so a reader that keeps up stays below it
+_LARGEST_LUMP_TOKENS = 32  # padded to 32 frames' bytes it fits one frame; far below the low watermark
+_NORMAL_LUMP_TOKENS = 64  # not above the low watermark, so a reader that keeps up stays below it
 _SAMPLE_S = 0.5
 _LONGEST_AFTER_LAST_ARRIVAL_S = 3600.0  # for what never ends, in an arm that can get stuck
 
@@ -41,6 +42,9 @@ class Result:
     generated: list[tuple[float, int]]
     steps: int
     recomputed_tokens: int
+    swap_outs: int
+    swap_ins: int
+    displacements: int
     peak_buffered_bytes: int
     peak_granted_bytes: int
     peak_behind: int
@@ -86,6 +90,9 @@ class Simulation:
             generated=self._generated,
             steps=self._machine.steps,
             recomputed_tokens=scheduler.recomputed_tokens,
+            swap_outs=scheduler.swap_outs,
+            swap_ins=scheduler.swap_ins,
+            displacements=scheduler.displacements,
             peak_buffered_bytes=driver.peak_buffered_bytes,
             peak_granted_bytes=driver.peak_granted_bytes,
             peak_behind=driver.peak_behind,
@@ -115,7 +122,7 @@ class Simulation:
             if not stream.tokens_left:
                 machine.scheduler.remove(stream.request_id)
                 driver.finish(stream, now)
-            elif stream.pending >= (_LARGEST_LUMP_TOKENS if stream.is_normal else lump):
+            elif stream.pending >= (_NORMAL_LUMP_TOKENS if stream.is_normal else lump):
                 driver.tell(stream, now)
         if now - self._generated[-1][0] >= _SAMPLE_S:
             self._generated.append((now, machine.generated_tokens))

@@ -19,7 +19,7 @@ class Stream:
     """
 
     __slots__ = (
-        "arrival", "backlog_bytes", "client", "deadline_at", "finish_reason", "finished_at", "first_token_at",
+        "arrival", "backlog_bytes", "client", "deadline_at", "finish_reason", "first_token_at",
         "granted_bytes", "is_abort_due", "is_behind", "is_gone", "is_normal", "pending", "record_at",
         "request_id", "sender", "sequence", "tokens_left", "unsent_frames", "window",
     )  # fmt: skip
@@ -42,7 +42,6 @@ class Stream:
         self.client = client
         self.pending = 0
         self.first_token_at: float | None = None
-        self.finished_at: float | None = None  # of the engine
         self.finish_reason: FinishReason | None = None
         self.is_gone = False
         self.is_abort_due = False  # its end in the engine has to be told to the core
@@ -58,18 +57,15 @@ class Stream:
         arrival, client = self.arrival, self.client
         if self.sender is None and not self.is_gone and (end_at := client.end_at()) is not None:
             client.advance(end_at + _ROUNDING_S)  # all of it is in Envoy, from where it is read on without us
-        finished_at = client.got_all_at
-        if self.is_normal and finished_at is not None:
-            finished_at = self.finished_at  # its tokens were passed on in lumps that no client sees
         return Outcome(
             request_id=self.request_id,
             is_slow=arrival.is_slow,
             arrived_at=arrival.arrival_s,
             first_token_at=self.first_token_at,
-            finished_at=finished_at,
+            finished_at=client.got_all_at,
             asked_tokens=arrival.output_tokens,
             generated_tokens=self.sequence.generated,
-            delivered_tokens=client.tokens,
+            delivered_tokens=client.delivered_tokens,
             left_at=arrival.arrival_s + (arrival.leaves_after_s or 0.0) if self.is_gone else None,
             finish_reason=self.finish_reason.value if self.finish_reason is not None else "",
             tenant=arrival.tenant,
