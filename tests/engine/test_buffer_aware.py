@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.scheduling import add, make, names, step
+from sluiceway.engine.protocol import EngineRequest, SamplingParams
+from sluiceway.engine.scripted import ScriptedEngine, scripted_answer
 from sluiceway.engine.sequence import SequenceState
 
 
@@ -91,6 +93,44 @@ def test_for_blocks_the_displaced_kv_goes(is_swap_cheaper: bool) -> None:
     assert (scheduler.recomputed_tokens == 0) == is_swap_cheaper
 
 
+@pytest.mark.parametrize("at", range(8, 12))
+def test_displaced_in_the_step_that_would_have_begun_a_block(at: int) -> None:
+    """Whatever the length, nothing but what was computed is copied away (the engine checks each block)."""
+    engine = ScriptedEngine(
+        step_s=0, kv_blocks=7, kv_block_tokens=4, prefill_chunk_tokens=16, kv_bytes_per_token=1, host_kv_bytes=28,
+        check_kv=True,
+    )  # fmt: skip
+    engine._scheduler.prefer_swap(True)
+    sampling = SamplingParams(max_tokens=12, temperature=0)
+    engine.submit(EngineRequest(request_id="slow", prompt_token_ids=(1,) * 12, sampling=sampling))
+    got = [event for _ in range(at) for event in engine.step()]
+    engine.set_weight("slow", 0.25)
+    engine.submit(EngineRequest(request_id="new", prompt_token_ids=(2,) * 11, sampling=sampling))
+    while engine.has_work():
+        got += engine.step()
+    for name, prompt in (("slow", (1,) * 12), ("new", (2,) * 11)):
+        ids = [token_id for event in got if event.request_id == name for token_id in event.token_ids]
+        assert ids == scripted_answer(prompt, 12)[0]
+    statistics = engine.statistics()
+    assert (statistics.displacements, statistics.swap_outs, statistics.recomputed_tokens) == (1, 1, 0)
+
+
+def test_one_with_plenty_unread_displaces_nobody_for_blocks_either() -> None:
+    scheduler = make(blocks=8, batch=4, quantum_steps=1)
+    light = add(scheduler, "light", 10)
+    step(scheduler, 6)
+    scheduler.pause("light")
+    scheduler.release_kv("light")
+    add(scheduler, "lightest", 14)
+    step(scheduler, 5)
+    scheduler.set_weight("light", 0.5)
+    scheduler.set_weight("lightest", 0.0625)
+    scheduler.resume("light")
+    assert names(step(scheduler, 3).decode) == ["lightest"]
+    assert light.blocks == []
+    assert scheduler.displacements == 0
+
+
 @pytest.mark.parametrize(("weight", "bound"), [(0.5, 16), (0.25, 32), (0.0625, 64)])
 def test_the_longest_wait_is_bounded(weight: float, bound: int) -> None:
     """More new readers than places, for ever: one with plenty unread waits ``aging_steps`` for each halving
@@ -137,17 +177,51 @@ def test_a_new_prompts_first_chunk_does_not_wait_for_a_long_recompute() -> None:
 
 
 def test_a_burst_of_recomputes_starves_no_prompt() -> None:
+    """Each of them would fill a step's chunk by itself."""
     scheduler = make(blocks=200, batch=40, chunk=8)
     for number in range(20):
-        add(scheduler, str(number), 8)
-    step(scheduler, 21)
-    for number in range(20):
+        add(scheduler, str(number), 6)
+        step(scheduler, 2)
         scheduler.pause(str(number))
         scheduler.release_kv(str(number))
+    for number in range(20):
         scheduler.resume(str(number))
     new = add(scheduler, "new", 8)
     step(scheduler, 3)
     assert new.generated >= 1
+    step(scheduler, 45)
+    assert all(sequence.generated > 2 for sequence in scheduler.sequences.values())
+
+
+def test_a_place_that_waits_for_prefill_is_used_and_given_back() -> None:
+    """A long prompt takes all prefill, so the next has to wait; one with plenty unread decodes meanwhile."""
+    scheduler = make(batch=2, chunk=8, quantum_steps=8)
+    add(scheduler, "slow")
+    step(scheduler)
+    scheduler.pause("slow")
+    scheduler.set_weight("slow", 0.25)
+    add(scheduler, "long", 24)
+    add(scheduler, "new", 8)
+    scheduler.resume("slow")
+    for _ in range(3):
+        assert names(step(scheduler).decode) == ["slow"]
+    assert names(step(scheduler).sampled) == ["long", "new"]
+
+
+def test_blocks_that_a_recompute_was_admitted_for_are_not_given_to_a_prompt_beside_it() -> None:
+    scheduler = make(blocks=10, batch=4, chunk=8)
+    long = add(scheduler, "long", 30)
+    step(scheduler, 6)
+    scheduler.pause("long")
+    scheduler.release_kv("long")
+    scheduler.resume("long")
+    new = add(scheduler, "new", 16)
+    while long.state is not SequenceState.RUNNING:
+        step(scheduler)
+        assert new.blocks == []
+    scheduler.remove("long")
+    step(scheduler, 2)
+    assert new.generated == 1
 
 
 def test_one_that_never_ran_leaves_room_to_grow() -> None:

@@ -108,13 +108,7 @@ class Planner:
     def _admit(self, plan: StepPlan, budget: int, *, cold: bool) -> int:
         """Take in whoever is next while there are places, blocks and, for prefill, budget; what is left of it."""
         while True:
-            free = self._max_batch - len(self._batch) - len(self._kv.swap.ins)
-            sequence = self._waiting.head(
-                cold=cold and budget > 0,
-                new=budget > 0,
-                # Those who need a place now but got no prefill budget in this step shall find one in the next.
-                light=self._waiting.urgent < free,
-            )
+            sequence = self._waiting.head(cold=cold and budget > 0, new=budget > 0)
             if sequence is None or not self._has_blocks(sequence, plan) or not self._has_place(sequence, plan):
                 return budget
             self._places.take_out(sequence)
@@ -123,6 +117,9 @@ class Planner:
                 self._places.enter(sequence, SequenceState.WAITING)
                 continue
             self._batch.add(sequence, self._places.step)
+            if sequence.weight < 1 and not sequence.is_aged and self._waiting.urgent:
+                # A stopgap while others wait for prefill budget: it has no quantum to lose.
+                sequence.admitted_at -= self._quantum_steps
             if sequence.is_decoding:
                 self._places.enter(sequence, SequenceState.RUNNING)
                 if self._kv.reserve(sequence, 1):

@@ -81,12 +81,12 @@ class WaitingQueue:
         entry = self._first(lane)
         return None if entry is None else entry[3]
 
-    def head(self, *, cold: bool = True, new: bool = True, light: bool = True) -> Sequence | None:
-        """The first in line, left in the queue; without those that need prefill again, never ran, or are light."""
+    def head(self, *, cold: bool = True, new: bool = True) -> Sequence | None:
+        """The first in line, left in the queue; without those that need prefill again or never ran."""
         entry = self._earlier(Lane.READY, Lane.COLD if cold else None)
         if entry is None and new:
             entry = self._first(Lane.NEW)
-        if entry is None and light:
+        if entry is None:
             entry = self._earlier(Lane.LIGHT_READY, Lane.LIGHT_COLD if cold else None)
         return None if entry is None else entry[3]
 
