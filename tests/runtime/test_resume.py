@@ -73,7 +73,7 @@ class World:
         self.config = Config.model_validate(settings)
         self.resumes = Resumes(self.config, self, writer=writer, reader=reader)
         self.streams, self.refused, self.closed = {}, [], {}
-        self.count, self.is_full = 0, False
+        self.count, self.is_full, self.is_gone = 0, False, False
 
     def _open(self, stream_id, source, now, **position):
         self.count += 1
@@ -97,6 +97,10 @@ class World:
         where = {"first_sequence": position.sequence, "first_token_index": position.first_token_index}
         return self._open(message.request.stream_id, source, now, **where)
 
+    def attached(self, request_id, now):
+        if self.is_gone:
+            self.apply_to(request_id, ClientGone("ended"), now)
+
     def refuse(self, message, text, code):
         self.refused.append((text, code))
 
@@ -113,9 +117,10 @@ class World:
             return
         for command in stream.sender.handle(event, now):
             match command:
-                case SendFrame(frame):
+                case SendFrame(frame, is_notice):
                     stream.sent.append(frame)
-                    self.resumes.sent(stream.stream_id, request_id, frame, stream.sender.state)
+                    if not is_notice:
+                        self.resumes.keep(stream.stream_id, request_id, frame)
                 case SpoolFrame(frame):
                     self.resumes.keep(stream.stream_id, request_id, frame)
                 case CloseSilently():
@@ -355,6 +360,18 @@ def test_no_room_for_the_returning_client_changes_nothing_for_the_stream(world):
     world.is_full = True
     world.come_back(2.0, 1)
     world.is_full = False
+    world.make(2.1, owner, "two", reason=FinishReason.STOP)
+    assert world.read_all(3.1, world.come_back(3.0, 1)).text == "two"
+
+
+def test_a_client_that_left_before_its_stream_was_open_holds_nothing_up(world):
+    owner = world.begin(1.0)
+    world.make(1.1, owner, "one ")
+    world.do(1.2, owner, ClientGone("reset"))
+    world.is_gone = True
+    back = world.come_back(2.0, 1)
+    world.is_gone = False
+    assert back in world.closed
     world.make(2.1, owner, "two", reason=FinishReason.STOP)
     assert world.read_all(3.1, world.come_back(3.0, 1)).text == "two"
 

@@ -6,7 +6,7 @@ import queue
 import time
 
 import pytest
-import redis
+from pydantic import SecretStr
 
 from sluiceway.cli.redis import RedisServer
 from sluiceway.core.commands import Frame
@@ -21,10 +21,11 @@ from sluiceway.core.spool_errors import (
     StreamUnknown,
 )
 from sluiceway.core.spool_record import pack
-from sluiceway.runtime.config import RedisConfig
+from sluiceway.runtime.config import Config, RedisConfig
+from sluiceway.runtime.errors import ConfigError
 from sluiceway.runtime.messages import ClientElsewhere, SpoolFound, SpoolLost, SpoolRead
 from sluiceway.runtime.spool_reader import SpoolReader, SpoolUnreachable
-from sluiceway.runtime.spool_redis import RedisPlace
+from sluiceway.runtime.spool_redis import RedisPlace, redis_place
 from sluiceway.runtime.spool_writer import SpoolWriter
 
 
@@ -220,5 +221,18 @@ def test_a_queue_that_is_full_gives_a_stream_up_as_a_whole(server):
 
 def test_a_url_that_nobody_understands(server):
     place = RedisPlace(config=RedisConfig(url="redis://host:port/0"), owner="o", ttl_s=1.0)
-    with pytest.raises((ValueError, redis.RedisError)):
+    with pytest.raises(ConfigError, match="cannot be read as a url"):
         place.connect()
+
+
+def test_the_environment_s_url_comes_first_and_stands_alone():
+    config = Config.model_validate({"spool": {"redis": {"url": "redis://one", "prefix": "p"}}})
+    assert redis_place(Config(), None) is None
+    assert redis_place(config, None).config.url.get_secret_value() == "redis://one"
+    assert redis_place(config, "redis://other").config.model_dump() == {
+        **config.spool.redis.model_dump(),
+        "url": SecretStr("redis://other"),
+    }
+    assert redis_place(Config(), "unix:///socket").config.prefix == "sluiceway"
+    with pytest.raises(ConfigError, match=r"SLUICEWAY_REDIS_URL: must begin with"):
+        redis_place(config, "http://:secret@host")

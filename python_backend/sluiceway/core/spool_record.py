@@ -11,7 +11,8 @@ VERSION = 1
 _HEAD = struct.Struct("<BQQIB")  # version, sequence, first token index, tokens, length of the finish reason
 # What a record costs beside its bytes: the object's head and its place in the ledger.
 OBJECT_BYTES = 64
-# The most that an empty last frame takes.
+# A frame of one token takes this beside its text, and an empty last frame at most that.
+TOKEN_FRAME_BYTES = _HEAD.size + 4 + OBJECT_BYTES
 END_BYTES = _HEAD.size + max(len(reason) for reason in FinishReason) + OBJECT_BYTES
 
 

@@ -22,7 +22,8 @@ from sluiceway.core.events import (
 )
 from sluiceway.core.record import Record
 from sluiceway.core.registry import AdmissionRefused, Registry
-from sluiceway.core.spool import Spool
+from sluiceway.core.spool import SpoolPosition
+from sluiceway.core.spool_errors import SpoolFull
 from sluiceway.core.transitions import IllegalEventError
 from sluiceway.engine.protocol import EngineRequest, SamplingParams, TokenEvent
 from sluiceway.runtime import messages
@@ -34,17 +35,24 @@ from sluiceway.runtime.finished import FinishedRing
 from sluiceway.runtime.outbox import Outbox
 from sluiceway.runtime.polls import CancelPolls
 from sluiceway.runtime.response_path import ResponsePath
+from sluiceway.runtime.resume import Resumes
 from sluiceway.runtime.reviewer import Reviewer
 from sluiceway.runtime.rpcs import Rpc, RpcTable
-from sluiceway.runtime.source import EngineSource
+from sluiceway.runtime.source import EngineSource, TokenSource
+from sluiceway.runtime.spool_reader import SpoolReader
+from sluiceway.runtime.spool_source import SpoolSource
+from sluiceway.runtime.spool_writer import SpoolWriter
 from sluiceway.runtime.statistics import DriverSnapshot
 from sluiceway.runtime.stream import Stream, open_stream
+
+_START = SpoolPosition(sequence=0, first_token_index=0)
 
 
 class Driver:
     """One instance per process. engine: the engine thread; outbox: the pump's side of the streams.
 
-    overhead_bytes(request): what a frame of that request costs on the wire beside its text.
+    overhead_bytes(request): what a frame of that request costs on the wire beside its text. spool_writer,
+    spool_reader: Redis, if there is one.
     """
 
     def __init__(
@@ -55,6 +63,8 @@ class Driver:
         outbox: Outbox,
         overhead_bytes: Callable[[messages.Admit], int],
         log: Callable[[str], None],
+        spool_writer: SpoolWriter | None = None,
+        spool_reader: SpoolReader | None = None,
     ) -> None:
         self._config = config
         self._engine = engine
@@ -70,8 +80,8 @@ class Driver:
             max(limits.max_stream_bytes, admission.max_whole_answer_bytes),
         )
         self._rpcs = RpcTable(limits.window)
-        self._spool = Spool(config.spool.limits())
-        self._reviewer = Reviewer(config, self._spool, self._find, log)
+        self._resumes = Resumes(config, self, writer=spool_writer, reader=spool_reader)
+        self._reviewer = Reviewer(config, self._resumes.spool, self._find, log)
         self._streams: dict[str, Stream] = {}
         self._of_engine: dict[str, Stream] = {}  # by the engine's id; news of any other id is too late
         self._polls = CancelPolls(config.pump.cancel_poll_s)
@@ -91,6 +101,7 @@ class Driver:
         for stream, decision in self._reviewer.review(now):
             self._apply(stream, Decided(decision), now)
         self._poll(now)
+        self._resumes.settle(now)
         if self._drains and not self._streams:
             for done in self._drains:
                 done.set_result(None)
@@ -98,7 +109,12 @@ class Driver:
 
     def next_deadline(self) -> float | None:
         """When turn() has something to do even if nothing comes."""
-        deadlines = (self._registry.next_deadline(), self._polls.next_deadline, self._reviewer.next_deadline())
+        deadlines = (
+            self._registry.next_deadline(),
+            self._polls.next_deadline,
+            self._reviewer.next_deadline(),
+            self._resumes.next_deadline(),
+        )
         return min((at for at in deadlines if at is not None), default=None)
 
     def _take(self, message: messages.Message, now: float) -> None:
@@ -122,6 +138,14 @@ class Driver:
                     self._client_gone(request_id, "cancelled", now)
                 elif records_expired:
                     self._apply_to(request_id, SignalLost(), now)
+            case messages.SpoolFound():
+                self._resumes.found(message, now)
+            case messages.SpoolRead():
+                self._resumes.read(message)
+            case messages.SpoolLost():
+                self._resumes.lost(message)
+            case messages.ClientElsewhere():
+                self._resumes.elsewhere(message, now)
             case messages.Drain(done):
                 self._is_draining = True
                 self._drains.append(done)
@@ -136,31 +160,62 @@ class Driver:
 
     def _admit(self, message: messages.Admit, now: float) -> None:
         request = message.request
+        if not self._has_room(message):
+            return
+        if request.resume_frame is not None:
+            self._resumes.come_back(message, now)
+            return
+        request_id = f"r{self._count + 1}"
+        source = EngineSource(self._engine, request_id)
+        if request.stream_id:
+            try:
+                self._resumes.open(request.stream_id, request_id, source)
+            except SpoolFull as full:
+                self._refuse(request.rpc_id, message.path, f"{full}; try again later", ErrorCode.UNAVAILABLE)
+                return
+        stream = self._open(message, source, now)
+        stream.prompt_tokens = len(message.prompt_token_ids)
+        if self._config.degraded.enabled:
+            stream.prompt_token_ids = message.prompt_token_ids
+        self._submit(stream, request_id, message.prompt_token_ids, request.sampling)
+        self.attached(request_id, now)
+
+    def _has_room(self, message: messages.Admit) -> bool:
+        """Whether a stream may open now; if not, the client is told."""
+        request = message.request
         if self._is_draining or self._is_engine_dead:
             why = "the engine failed" if self._is_engine_dead else "the server is shutting down"
             self._refuse(request.rpc_id, message.path, f"{why}; try again elsewhere", ErrorCode.UNAVAILABLE)
-            return
+            return False
         try:
             self._registry.check_room()
         except AdmissionRefused as refusal:  # the registry counts these
             self._outbox.refuse(request.rpc_id, message.path, f"admission.{refusal}", ErrorCode.UNAVAILABLE)
-            return
+            return False
+        return True
+
+    def _open(
+        self, message: messages.Admit, source: TokenSource, now: float, position: SpoolPosition = _START
+    ) -> Stream:
         self._count += 1
         request_id = f"r{self._count}"
-        rpc = self._rpcs.join(request.rpc_id, request_id)
-        limits = self._config.limits(self._overhead_bytes(message))
-        whole = self._config.admission.max_whole_answer_bytes
-        source = EngineSource(self._engine, request_id)
-        stream = open_stream(request_id, request, message.path, rpc, source, limits, whole, now)
-        stream.prompt_tokens = len(message.prompt_token_ids)
-        if self._config.degraded.enabled:
-            stream.prompt_token_ids = message.prompt_token_ids
+        rpc = self._rpcs.join(message.request.rpc_id, request_id)
+        stream = open_stream(
+            request_id,
+            message.request,
+            message.path,
+            rpc,
+            source,
+            self._config.limits(self._overhead_bytes(message)),
+            self._config.admission.max_whole_answer_bytes,
+            now,
+            first_sequence=position.sequence,
+            first_token_index=position.first_token_index,
+        )
         self._streams[request_id] = stream
         self._registry.admit(request_id, stream.sender)
-        self._submit(stream, request_id, message.prompt_token_ids, request.sampling)
         self._polls.add(request_id, now)
-        if rpc.ended is not None:
-            self._client_gone(request_id, rpc.ended, now)
+        return stream
 
     def _submit(
         self, stream: Stream, engine_id: str, prompt_token_ids: tuple[int, ...], sampling: SamplingParams
@@ -188,6 +243,29 @@ class Driver:
 
     def _keep(self, stream: Stream, frame: Frame) -> None:
         """A frame of a resumable stream, for when its client comes back."""
+        self._resumes.keep(stream.request.stream_id, stream.request_id, frame)
+
+    # --- what returning clients' streams need (resume.Host) ------------------------------------------
+
+    def apply_to(self, request_id: str, event: Event, now: float) -> None:
+        """As if the event had come; unknown ids are ignored."""
+        self._apply_to(request_id, event, now)
+
+    def attach(self, message: messages.Admit, position: SpoolPosition, source: SpoolSource, now: float) -> str | None:
+        """Open a stream that is fed from the spool; None if there is no room, of which the client is told."""
+        return self._open(message, source, now, position).request_id if self._has_room(message) else None
+
+    def attached(self, request_id: str, now: float) -> None:
+        """Everybody knows the stream: it may hear that its client left before it was open."""
+        rpc = self._streams[request_id].rpc
+        if rpc.ended is not None:
+            self._client_gone(request_id, rpc.ended, now)
+
+    def refuse(self, message: messages.Admit, text: str, code: ErrorCode) -> None:
+        """A client cannot have what it came back for."""
+        self._refuse(message.request.rpc_id, message.path, text, code)
+
+    # -------------------------------------------------------------------------------------------------
 
     def _refuse(self, rpc_id: str | None, path: ResponsePath, text: str, code: ErrorCode) -> None:
         self._refused += 1
@@ -218,6 +296,8 @@ class Driver:
     def _record(self, record: Record, now: float) -> None:
         rpc, progress = self._rpcs.observe(record)
         for request_id, event in progress.items():
+            if stream_id := self._streams[request_id].request.stream_id:
+                self._resumes.delivered(stream_id, request_id, event.delivered_frames)
             self._apply_to(request_id, event, now)
         if rpc.ended is not None:
             for request_id in list(rpc.requests):
@@ -262,12 +342,17 @@ class Driver:
                     self._dispatch.execute(stream, command)
         self._registry.touch(stream.request_id)
         self._reviewer.follow(stream, now)
+        if stream.request.stream_id and stream.request_id in self._streams:
+            self._resumes.moved(stream.request.stream_id, stream.request_id, stream.sender.state, now)
 
     def _close(self, stream: Stream, now: float) -> None:
-        self.finished.add(stream, stream.sender.statistics(now), now)
+        statistics = stream.sender.statistics(now)
+        self.finished.add(stream, statistics, now)
         self._rpcs.leave(stream.rpc, stream.request_id)
         self._registry.remove(stream.request_id)
         del self._streams[stream.request_id]
+        if stream.request.stream_id:
+            self._resumes.closed(stream.request.stream_id, stream.request_id, statistics.finish_reason, now)
 
     def _poll(self, now: float) -> None:
         """Ask after clients that no record tells of; the others are only looked at again later."""
@@ -290,6 +375,7 @@ class Driver:
             behind=self._reviewer.behind,
             degraded=self._degraded,
             decisions=self._reviewer.counts(),
+            spool=self._resumes.statistics(),
             rpcs=len(self._rpcs),
             is_draining=self._is_draining,
         )

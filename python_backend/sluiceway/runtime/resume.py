@@ -58,6 +58,9 @@ class Host(Protocol):
     def attach(self, message: Admit, position: SpoolPosition, source: SpoolSource, now: float) -> str | None:
         """Open a stream that goes on at ``position``, fed from ``source``; its request id, or None: refused."""
 
+    def attached(self, request_id: str, now: float) -> None:
+        """We know the stream now: it may hear that its client has left already."""
+
     def refuse(self, message: Admit, text: str, code: ErrorCode) -> None: ...
 
 
@@ -136,11 +139,6 @@ class Resumes:
             return  # expired, or cut before: the end of the stream is under way
         self._fresh[stream_id] = None
 
-    def sent(self, stream_id: str, request_id: str, frame: Frame, state: State) -> None:
-        """A frame was handed to the client: keep it, since whether it arrives nobody knows."""
-        if state is not State.DETACHED:  # then it is the client's notice, which has a placeholder of its own
-            self.keep(stream_id, request_id, frame)
-
     def reserve(self, stream_id: str, more_bytes: int) -> bool:
         """Before a stream is detached: room for what is still to come; False if there is none."""
         return stream_id in self._spool and self._spool.reserve(stream_id, more_bytes)
@@ -212,10 +210,7 @@ class Resumes:
             self._take_over(stream_id, now)
             self._spool.attach(stream_id, sequence)
             source = SpoolSource(stream_id, sequence, is_remote=False, on_wanted=self._wanted.append)
-            if (request_id := self._attach(message, position, source, "", now)) is not None:
-                self._client_of[stream_id] = request_id
-                self._wanted.append(source)
-            else:
+            if not self._attach(message, position, source, "", now):
                 self._spool.leave(stream_id, now, is_read=False)
 
     def found(self, news: SpoolFound, now: float) -> None:
@@ -229,7 +224,7 @@ class Resumes:
         source = SpoolSource(
             message.request.stream_id, position.sequence, is_remote=True, on_wanted=self._wanted.append
         )
-        if self._attach(message, position, source, news.key, now) is None:
+        if not self._attach(message, position, source, news.key, now):
             self._reader.leave(news.key)
 
     def read(self, news: SpoolRead) -> None:
@@ -296,15 +291,20 @@ class Resumes:
 
     # --- within --------------------------------------------------------------------------------------
 
-    def _attach(self, message: Admit, position: SpoolPosition, source: SpoolSource, key: str, now: float) -> str | None:
+    def _attach(self, message: Admit, position: SpoolPosition, source: SpoolSource, key: str, now: float) -> bool:
         request_id = self._host.attach(message, position, source, now)
-        if request_id is not None:
-            source.request_id = request_id
-            self._resumed += 1
-            self._returned[request_id] = _Returned(source, key, position.sequence)
-            if key:
-                self._remote[key] = request_id
-        return request_id
+        if request_id is None:
+            return False
+        self._resumed += 1
+        source.request_id = request_id
+        self._returned[request_id] = _Returned(source, key, position.sequence)
+        if key:
+            self._remote[key] = request_id
+        else:
+            self._client_of[source.stream_id] = request_id
+        self._wanted.append(source)
+        self._host.attached(request_id, now)
+        return True
 
     @staticmethod
     def _take(items: list[T]) -> list[T]:

@@ -11,6 +11,7 @@ from sluiceway.core.decision import Action, BehindStream, Decision, Load
 from sluiceway.core.policy import Policy
 from sluiceway.core.reviews import Reviews
 from sluiceway.core.spool import Spool
+from sluiceway.core.spool_record import TOKEN_FRAME_BYTES
 from sluiceway.engine.protocol import EngineLoad
 from sluiceway.runtime.config import Config
 from sluiceway.runtime.stream import Stream
@@ -75,6 +76,8 @@ class Reviewer:
             self._log(_line(self._seen[request_id], load, decision))
             if decision.action is Action.RUN_AHEAD and not self._grant(stream, decision):
                 continue
+            if decision.action is Action.DETACH and not self._reserve(stream):
+                continue
             if decision.action is not Action.HOLD:
                 decided.append((stream, decision))
         return decided
@@ -94,6 +97,14 @@ class Reviewer:
             self._granted.add(stream.request_id)
             return True
         return False
+
+    def _reserve(self, stream: Stream) -> bool:
+        """Whether the spool sets room aside for the rest of the answer; what it does not keep needs none."""
+        stream_id = stream.request.stream_id
+        seen = self._seen[stream.request_id]
+        # Without its client, a stream makes a frame of every token.
+        wanted = seen.spool_bytes_left + seen.tokens_left * TOKEN_FRAME_BYTES
+        return stream_id not in self._spool or self._spool.reserve(stream_id, wanted)
 
     def _describe(self, request_id: str, now: float) -> BehindStream | None:
         stream = self._find(request_id)

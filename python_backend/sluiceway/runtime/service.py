@@ -27,6 +27,9 @@ from sluiceway.runtime.messages import Admit, Drain, EngineDied, Records, Refuse
 from sluiceway.runtime.outbox import Outbox
 from sluiceway.runtime.pump import Pump
 from sluiceway.runtime.response_path import Responder, ResponsePath
+from sluiceway.runtime.spool_reader import SpoolReader
+from sluiceway.runtime.spool_redis import redis_place
+from sluiceway.runtime.spool_writer import SpoolWriter
 from sluiceway.runtime.statistics import as_json
 from sluiceway.runtime.watch import (
     DrainWatch,
@@ -87,12 +90,19 @@ class Service:
             config.delivery.record_timeout_s,
             lambda records: self._inbox.post(Records(records)),
         )
+        self._spool_writer: SpoolWriter | None = None
+        self._spool_reader: SpoolReader | None = None
+        if (place := redis_place(config, os.environ.get("SLUICEWAY_REDIS_URL"))) is not None:
+            self._spool_writer = SpoolWriter(place, clock=clock, log=log)
+            self._spool_reader = SpoolReader(place, self._inbox.post, clock=clock, log=log)
         self._driver = Driver(
             config,
             engine=self._engine_loop,
             outbox=Outbox(self._pump, self._inbox.post, log),
             overhead_bytes=self._overhead_bytes,
             log=log,
+            spool_writer=self._spool_writer,
+            spool_reader=self._spool_reader,
         )
         self._driver_thread = DriverThread(
             self._driver, self._inbox, clock=clock, tend=self._pump.tend, on_death=self._die
@@ -112,6 +122,9 @@ class Service:
             self._admin.close()
             raise
         self._pump.start()
+        if self._spool_writer is not None and self._spool_reader is not None:
+            self._spool_writer.start()
+            self._spool_reader.start()
         self._driver_thread.start()
         self._engine_loop.start()
         self._parent_watch.start()
@@ -128,7 +141,10 @@ class Service:
         except RequestError as error:
             self._inbox.post(Refuse(None, ResponsePath(responder, Outputs()), str(error), error.code))
             return
-        path = ResponsePath(responder, request.outputs, request.prompt if request.echo else "")
+        path = ResponsePath(responder, request.outputs, request.prompt if request.echo else "", request.stream_id)
+        if request.resume_frame is not None:
+            self._inbox.post(Admit(request, (), path))
+            return
         try:
             prompt_token_ids = self._encode(request.prompt)
         except RequestError as error:
@@ -171,6 +187,9 @@ class Service:
         self._source.stop()
         self._engine_loop.stop(_STOP_SLACK_S)
         self._driver_thread.stop(_STOP_SLACK_S)
+        if self._spool_writer is not None and self._spool_reader is not None:
+            self._spool_reader.stop(_STOP_SLACK_S)
+            self._spool_writer.stop(_STOP_SLACK_S)
         self._pump.stop(_STOP_SLACK_S)
         self._admin.stop()
 

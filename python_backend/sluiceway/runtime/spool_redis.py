@@ -7,12 +7,15 @@ not there has expired. For each replica: a key that says that it lives, and a st
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import secrets
+from dataclasses import dataclass
 from typing import Any
 
 import redis
+from pydantic import SecretStr, ValidationError
 
-from sluiceway.runtime.config import RedisConfig
+from sluiceway.runtime.config import Config, RedisConfig
+from sluiceway.runtime.errors import ConfigError
 
 OWNER_TTL_S = 10  # a replica that said nothing for so long is gone
 FRAME, BEGAN = b"f", b"b"
@@ -27,19 +30,23 @@ class RedisPlace:
     config: RedisConfig
     owner: str
     ttl_s: float
-    url: str = field(default="", repr=False)  # overrides the configuration's
 
     def connect(self) -> Client:
-        """A client that raises redis.RedisError at the first use if nobody is there. Raises ValueError for a url."""
+        """A client that raises redis.RedisError at the first use if nobody is there.
+
+        Raises ConfigError, without a word of the url, for one that cannot be read.
+        """
         timeout_s = self.config.timeout_s
-        return redis.Redis.from_url(
-            self.url or self.config.url.get_secret_value(),
-            protocol=2,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            health_check_interval=0,
-            retry=None,
-        )
+        try:
+            return redis.Redis.from_url(
+                self.config.url.get_secret_value(),
+                protocol=2,
+                socket_timeout=timeout_s,
+                socket_connect_timeout=timeout_s,
+                retry=None,
+            )
+        except ValueError:
+            raise ConfigError("spool.redis.url (or SLUICEWAY_REDIS_URL): cannot be read as a url") from None
 
     def frames(self, stream_id: str) -> str:
         return f"{self.config.prefix}:{{{stream_id}}}:frames"
@@ -61,6 +68,20 @@ class RedisPlace:
         """Host and port or socket, without user and password."""
         options = client.connection_pool.connection_kwargs
         return str(options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}")
+
+
+def redis_place(config: Config, override: str | None) -> RedisPlace | None:
+    """Where this process shares its spool; override: a url that replaces the configuration's, or stands alone."""
+    settings = config.spool.redis
+    if override:
+        given = {} if settings is None else settings.model_dump()
+        try:
+            settings = RedisConfig.model_validate(given | {"url": SecretStr(override)})
+        except ValidationError:
+            raise ConfigError("SLUICEWAY_REDIS_URL: must begin with redis://, rediss:// or unix://") from None
+    if settings is None:
+        return None
+    return RedisPlace(config=settings, owner=secrets.token_hex(8), ttl_s=config.spool.ttl_s)
 
 
 def entry_id(sequence: int) -> str:

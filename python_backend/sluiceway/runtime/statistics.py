@@ -39,6 +39,7 @@ class DriverSnapshot:
     behind: int
     degraded: int
     decisions: Mapping[str, Mapping[str, int]]
+    spool: Mapping[str, Any]
     rpcs: int
     is_draining: bool
 
@@ -72,6 +73,7 @@ def as_json(
             "draining": driver.is_draining,
         },
         "decisions": driver.decisions,
+        "spool": driver.spool,
         "delivery": asdict(delivery),
         "pump": asdict(pump),
     }

@@ -15,6 +15,7 @@ from sluiceway.runtime.response_path import ResponsePath
 from sluiceway.runtime.rpcs import Rpc
 from sluiceway.runtime.source import TokenSource
 from sluiceway.runtime.statistics import StreamSnapshot
+from sluiceway.runtime.wire import stream_id_bytes
 
 TOKEN_TIMES_KEPT = 64
 _LONGEST_UNFINISHED = 3
@@ -74,6 +75,7 @@ class _BookedWindow:
     def __init__(self, stream: Stream, window: FrameWindow) -> None:
         self._stream = stream
         self._window = window
+        self._is_first = True
 
     @property
     def has_signal(self) -> bool:
@@ -84,6 +86,9 @@ class _BookedWindow:
 
     def sent(self, request_id: str, frame: Frame) -> None:
         extra = self._stream.extra_bytes(len(frame.token_ids))
+        if self._is_first or frame.finish_reason is not None:
+            extra += stream_id_bytes(self._stream.request.stream_id)
+        self._is_first = False
         self._window.sent(request_id, replace(frame, wire_bytes=frame.wire_bytes + extra) if extra else frame)
 
 

@@ -18,6 +18,7 @@ SCENARIOS = {
     "visibility": "how soon, and how many bytes late, each level shows a reader that stopped",
     "policy": "what the policy gains for people who read, against run-to-completion, hold and drop",
     "decisions": "what the policy costs in an engine step with 10,000 streams behind",
+    "resume": "clients that vanish and come back, to the same replica or another, get exactly the rest",
     "engine": "tokens per second of the torch engine, and that pauses change no token",
 }
 
