@@ -92,8 +92,9 @@ class EngineStatistics:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLoad:
     """What the policy needs to know, O(1) to take after each step. Rates: measured at start-up, then tracked
-    (moving averages); 0 while unknown. waiting: requests whose client waits and that could not be admitted
-    (those with plenty unread do not count). oldest_waiting: of those that never ran, the one submitted first.
+    (moving averages); 0 while unknown. batch_streams, batch_free: places in the batch, taken and free.
+    waiting: requests whose client waits and that could not be admitted (those with plenty unread do not
+    count). oldest_waiting: of those that never ran, the one submitted first.
     """
 
     kv_blocks_total: int

@@ -136,8 +136,8 @@ class Scheduler:
 
     @property
     def batch_streams(self) -> int:
-        """Places in the batch."""
-        return self._max_batch
+        """Places in the batch that are taken."""
+        return len(self._batch)
 
     @property
     def batch_free(self) -> int:
