@@ -376,6 +376,36 @@ def test_a_client_that_left_before_its_stream_was_open_holds_nothing_up(world):
     assert world.read_all(3.1, world.come_back(3.0, 1)).text == "two"
 
 
+def test_a_returned_client_that_was_fed_everything_and_is_stuck_is_let_go_too():
+    world = World(flow_control={"window": {"bytes": 4096, "tokens": 100, "frames": 64}})
+    owner = world.begin(1.0)
+    world.do(1.1, owner, ClientGone("reset"))
+    words = [f"{n:04d} " * 40 for n in range(30)]
+    world.make(1.2, owner, *words, reason=FinishReason.LENGTH)
+    stuck = world.come_back(2.0, 0)
+    assert world.streams[stuck].source.is_over
+    assert len(world.streams[stuck].sent) < 30
+    again = world.come_back(3.0, 0)
+    assert world.streams[stuck].sent[-1].finish_reason is FinishReason.DETACHED
+    assert world.read_all(3.1, again).text == "".join(words)
+    world.do(3.2, stuck, FrameSent(world.streams[stuck].sent[-1].sequence))
+    assert stuck in world.closed
+
+
+def test_a_stream_that_could_not_be_kept_goes_on_with_its_client_and_ends_with_it(world):
+    owner = world.begin(1.0)
+    world.make(1.1, owner, "one ")
+    world.resumes._abandon("s")
+    world.make(1.2, owner, "two ")
+    assert world.streams[owner].text == "one two "
+    world.do(1.3, owner, ClientGone("reset"))
+    assert world.streams[owner].source.calls[-1] == "abort"
+    world.do(1.4, owner, EngineFinished(FinishReason.CANCELLED))
+    assert owner in world.closed
+    world.come_back(2.0, 0)
+    assert world.refused[-1][0].startswith("stream_expired: ")
+
+
 class Reader:
     """What is asked of the thread that reads Redis."""
 

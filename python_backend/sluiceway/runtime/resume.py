@@ -107,6 +107,7 @@ class Resumes:
         self._wanted: list[SpoolSource] = []
         self._fresh: dict[str, None] = {}  # streams with news; a set that keeps their order
         self._overfull: list[str] = []
+        self._ending: set[str] = set()  # request ids of streams that nobody reads and nobody keeps
         self._keys = self._resumed = self._taken_over = self._held = self._cut = self._abandoned = 0
         self._refusals: dict[str, int] = {}
 
@@ -162,17 +163,17 @@ class Resumes:
         owner, returned = self._owners.get(stream_id), self._returned.get(request_id)
         if returned is not None:
             self._client_left(stream_id, request_id, now, is_read=False)
-            if not returned.source.is_aborted:
-                self._host.apply_to(request_id, AbortRequested(FinishReason.DETACHED), now)
+            self._let_go(request_id, FinishReason.DETACHED, now)
         elif owner is not None and owner.request_id == request_id and owner.has_client:
             owner.has_client = False
             if stream_id not in self._client_of:
                 self._spool.leave(stream_id, now, is_read=False)
         elif owner is None:  # nobody keeps what it makes
-            self._host.apply_to(request_id, AbortRequested(FinishReason.CANCELLED), now)
+            self._let_go(request_id, FinishReason.CANCELLED, now)
 
     def closed(self, stream_id: str, request_id: str, reason: FinishReason | None, now: float) -> None:
         """The stream is over: FINAL is out, and what its source had to say was said."""
+        self._ending.discard(request_id)
         if (returned := self._returned.pop(request_id, None)) is not None:
             is_read = returned.source.is_over and reason is not FinishReason.DETACHED
             self._client_left(stream_id, request_id, now, is_read=is_read)
@@ -305,6 +306,12 @@ class Resumes:
         self._wanted.append(source)
         self._host.attached(request_id, now)
         return True
+
+    def _let_go(self, request_id: str, reason: FinishReason, now: float) -> None:
+        """Once: what ends a stream is also something that happens to it."""
+        if request_id not in self._ending:
+            self._ending.add(request_id)
+            self._host.apply_to(request_id, AbortRequested(reason), now)
 
     @staticmethod
     def _take(items: list[T]) -> list[T]:
