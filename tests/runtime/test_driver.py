@@ -8,6 +8,7 @@ import pytest
 
 from sluiceway.core.events import FinishReason, FrameSent, SendFailed
 from sluiceway.core.record import Record
+from sluiceway.core.reviews import Reviews
 from sluiceway.engine.protocol import EngineLoad, SamplingParams, TokenEvent
 from sluiceway.runtime.codec import GenerateRequest, Outputs
 from sluiceway.runtime.config import Config
@@ -471,6 +472,26 @@ def test_nothing_is_decided_before_the_engine_said_how_it_is():
     assert world.log == []
 
 
+def test_the_driver_wakes_up_for_the_policy():
+    world = stuck(pump={"cancel_poll_s": 1000.0})
+    world.load(1.1)
+    assert 1.1 < world.driver.next_deadline() <= 1.6
+
+
+def test_the_policy_learns_who_came_back_and_who_left(monkeypatch):
+    learnt = []
+    monkeypatch.setattr(Reviews, "remove", lambda self, request_id, now, returned: learnt.append(returned))
+    world = stuck()
+    world.at(2.0, record(ended=True, disconnected=True, detail="gone"))
+    assert learnt[0] is False
+    learnt.clear()
+    world = stuck()
+    for _ in range(20):
+        frames = [frame for _, frame in world.outbox.frames]
+        world.at(2.0, record(len(frames), sum(frame.wire_bytes for frame in frames)))
+    assert learnt[0] is True
+
+
 def test_with_nobody_waiting_a_stream_is_held_and_said_so_once():
     world = stuck()
     let_pass(world, 1.1, 5.0, kv_blocks_free=90, waiting=0)
@@ -525,7 +546,7 @@ def test_running_ahead_is_the_spools_room_until_the_reader_has_caught_up():
     assert world.engine.calls[-1] == ("resume", "r1")
     granted = world.stream(3.0, "r1").sender.run_ahead_bytes
     assert granted > 0
-    assert world.driver._spool.totals().granted_bytes == granted
+    assert world.driver._resumes.spool.totals().granted_bytes == granted
     world.tokens(3.1, "r1", b"the end", FinishReason.LENGTH)
     world.sent_all(3.2)
     for _ in range(20):  # it reads on
@@ -534,7 +555,7 @@ def test_running_ahead_is_the_spools_room_until_the_reader_has_caught_up():
         world.sent_all(3.3)
     assert world.finished[0]["finish_reason"] == "length"
     assert world.finished[0]["run_aheads"] == 1
-    assert world.driver._spool.totals().granted_bytes == 0
+    assert world.driver._resumes.spool.totals().granted_bytes == 0
     assert world.snapshot(3.4).behind == 0
 
 

@@ -16,11 +16,15 @@ HANG_S = 20
 class Collector:
     def __init__(self):
         self.events, self.times, self.ended, self.dead = [], [], threading.Event(), threading.Event()
+        self.loads, self.idle = [], threading.Event()
         self.detail = ""
 
     def tokens(self, events, at, load):
         self.events += events
         self.times.append(at)
+        self.loads += [] if load is None else [load]
+        if load is not None and load.batch_streams == 0 and load.kv_blocks_free < load.kv_blocks_total:
+            self.idle.set()
         if any(event.finish_reason is not None for event in events):
             self.ended.set()
 
@@ -102,3 +106,24 @@ def test_an_idle_engine_makes_no_steps(collector):
     assert loop.snapshot().result(HANG_S).statistics.steps == 0
     assert loop.stop(HANG_S)
     assert collector.events == []
+
+
+def test_the_load_is_told_when_it_changes_and_only_then(collector):
+    engine = ScriptedEngine(step_s=0)
+    loop = loop_over(engine, collector)
+    loop.submit(request(max_tokens=5))
+    assert collector.ended.wait(HANG_S)
+    loop.snapshot().result(HANG_S)
+    assert loop.stop(HANG_S)
+    assert collector.loads[-1] == engine.load()
+    assert all(before != after for before, after in itertools.pairwise(collector.loads))
+    assert len(collector.loads) < len(collector.times)
+
+
+def test_the_load_is_told_too_when_no_step_follows(collector):
+    loop = loop_over(ScriptedEngine(step_s=0), collector)
+    loop.submit(request(max_tokens=100_000))
+    loop.post(lambda engine: engine.step())
+    loop.post(lambda engine: engine.pause("r"))
+    assert collector.idle.wait(HANG_S)  # out of the batch, its KV held
+    assert loop.stop(HANG_S)

@@ -54,7 +54,8 @@ class Load:
     """The machine beside the stream. Rates are measured: calibrated at start-up, then tracked.
 
     waiting: requests that cannot be admitted now; longest_wait_s: the oldest of them. step_s: mean time of
-    a step. batch_free: free places in the batch. swap_blocks_per_s: one way. 0 in a rate: unknown or not possible.
+    a step. batch_streams, batch_free: places in the batch, taken and free. swap_blocks_per_s: one way. 0 in a
+    rate: unknown or not possible.
     """
 
     kv_blocks_total: int
