@@ -105,6 +105,16 @@ def test_another_replica_reads_on_where_the_client_stopped_and_follows_to_the_en
     assert other.answer(SpoolRead).frames == (frame(3, FinishReason.STOP),)
 
 
+def test_a_client_that_is_quicker_than_its_old_replica_writes_is_waited_for(replicas):
+    one, other = replicas
+    other.reader.look_up("k", "s", "", 2)
+    time.sleep(0.1)  # it has looked, and found nothing
+    one.write("s", frame(0))
+    time.sleep(0.1)
+    one.keep("s", frame(1))
+    assert other.answer(SpoolFound).answer == SpoolPosition(sequence=2, first_token_index=12)
+
+
 def test_who_waits_for_the_next_frame_is_at_the_right_token(replicas):
     one, other = replicas
     one.write("s", frame(0))

@@ -28,6 +28,7 @@ _FRAMES_A_READ = 64
 _NOTICE_S = 1.0
 _NOTICES_KEPT = 4096
 _CHECK_S = 1.0
+_PATIENCE_S = 1.0  # a client may be here before what it already has is: its old replica writes behind
 
 
 class SpoolUnreachable(ResumeRefused):
@@ -71,6 +72,7 @@ class SpoolReader:
         self._log = log
         self._client: Client = place.connect()
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._again: list[Callable[[], None]] = []  # look-ups that found nothing yet
         self._followed: dict[str, _Followed] = {}  # by the key of the request that wants it
         self._last_notice = b"$"
         self._away_since: float | None = None
@@ -88,7 +90,8 @@ class SpoolReader:
 
     def look_up(self, key: str, stream_id: str, tenant: str, sequence: int) -> None:
         """Answered by one SpoolFound; from then on the stream is followed, until leave()."""
-        self._jobs.put(lambda: self._look_up(key, stream_id, tenant, sequence))
+        until = self._clock() + _PATIENCE_S
+        self._jobs.put(lambda: self._look_up(key, stream_id, tenant, sequence, until))
 
     def more(self, key: str, confirmed: int) -> None:
         """Answered by one SpoolRead with the next frames once there are some; ``confirmed``: frames delivered."""
@@ -104,6 +107,9 @@ class SpoolReader:
             with contextlib.suppress(queue.Empty):
                 while True:
                     self._jobs.get_nowait()()
+            again, self._again = self._again, []
+            for job in again:
+                job()
             try:
                 self._read()
                 self._tend()
@@ -112,11 +118,14 @@ class SpoolReader:
                 self._failed(error)
                 self._stopping.wait(_CHECK_S / 2)
 
-    def _look_up(self, key: str, stream_id: str, tenant: str, sequence: int) -> None:
+    def _look_up(self, key: str, stream_id: str, tenant: str, sequence: int, until: float) -> None:
         try:
             position, followed = self._find(stream_id, tenant, sequence)
         except ResumeRefused as refusal:
-            self._post(SpoolFound(key, refusal))
+            if isinstance(refusal, FrameUnknown | StreamUnknown) and self._clock() < until:
+                self._again.append(lambda: self._look_up(key, stream_id, tenant, sequence, until))
+            else:
+                self._post(SpoolFound(key, refusal))
         except Failure as error:
             self.errors += 1
             self._client.connection_pool.disconnect()
