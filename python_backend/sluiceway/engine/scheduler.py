@@ -43,10 +43,10 @@ class Scheduler:
     can always take blocks from those outside the batch and then from the newest in the batch. (Not so
     with reclaim "none": has_work() is then False until somebody lets go.)
 
-    Order: first come, first served, those that have begun before those that never ran. Buffer-aware: a
-    waiting sequence of full weight may also displace a member whose client has plenty unread (weight
-    below 1) and that has had ``quantum_steps``; equal ones never, so normal readers alone see no
-    difference. Nobody starves: see WaitingQueue for the bound.
+    Order: first come, first served, those that have begun before those that never ran. Buffer-aware:
+    those whose clients fell behind stand among those that never ran, and a waiting sequence of full weight
+    may displace a member whose client has plenty unread (weight below 1) and that has had
+    ``quantum_steps``; equal ones never, so normal readers alone see no difference. Nobody starves: see WaitingQueue for the bound.
     """
 
     def __init__(
@@ -200,6 +200,7 @@ class Scheduler:
         self._is_stuck = False
         self._places.take_out(sequence)
         sequence.is_paused = True
+        sequence.has_lagged |= self._is_buffer_aware
         self._kv.hold(sequence)
         state = SequenceState.PAUSED
         if sequence.host_blocks:
@@ -245,6 +246,7 @@ class Scheduler:
         if sequence is None or sequence.weight == weight or not self._is_buffer_aware:
             return
         sequence.weight = weight
+        sequence.has_lagged |= weight < 1
         if sequence in self._batch:
             self._batch.weigh(sequence)
         elif sequence.ticket is not None:

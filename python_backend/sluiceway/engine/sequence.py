@@ -35,9 +35,9 @@ class Sequence:
     """
 
     __slots__ = (
-        "admitted_at", "arrival", "blocks", "computed", "ever_computed", "host_blocks", "is_aged", "is_paused",
-        "lane", "prompt_length", "queued_at", "recomputes", "request", "state", "ticket", "token_ids", "transfer",
-        "weight",
+        "admitted_at", "arrival", "blocks", "computed", "ever_computed", "has_lagged", "host_blocks", "is_aged",
+        "is_paused", "lane", "prompt_length", "queued_at", "recomputes", "request", "state", "ticket", "token_ids",
+        "transfer", "waits_since", "weight",
     )  # fmt: skip
 
     def __init__(self, *, request: EngineRequest, arrival: int, token_ids: list[int]) -> None:
@@ -52,6 +52,7 @@ class Sequence:
         self.state = SequenceState.WAITING
         self.is_paused = False
         self.weight = 1.0
+        self.has_lagged = False  # whether its client ever fell behind, as far as the order heeds it
         self.transfer: Transfer | None = None
         self.recomputes = False  # whether its prefill under way began as one of lost KV
         self.admitted_at = 0  # scheduler step
@@ -59,6 +60,7 @@ class Sequence:
         self.ticket: int | None = None
         self.lane: Lane | None = None
         self.queued_at = 0
+        self.waits_since: int | None = None  # the step since when its client has waited for a token
         self.is_aged = False
 
     @property

@@ -14,25 +14,31 @@ _LIGHTEST = 4  # halvings of weight that count: 1/16
 
 class Lane(IntEnum):
     """READY: needs no prefill (its KV is on the device or on the host). COLD: began once, needs prefill.
-    NEW: never ran. The LIGHT ones' clients have plenty unread.
+    NEW: never ran. LATE: its client fell behind once and now waits again. LIGHT: its client has plenty unread.
     """
 
     READY = 0
     COLD = 1
     NEW = 2
-    LIGHT_READY = 3
-    LIGHT_COLD = 4
+    LATE_READY = 3
+    LATE_COLD = 4
+    LIGHT_READY = 5
+    LIGHT_COLD = 6
 
+
+_URGENT = (Lane.READY, Lane.COLD, Lane.NEW, Lane.LATE_READY, Lane.LATE_COLD)
 
 _Entry = tuple[float, int, int, Sequence]  # key, arrival, ticket
 
 
 class WaitingQueue:
-    """Started sequences first (their client waits for the next token), then new ones, each by weight (high
-    first) and arrival; last those whose client has plenty unread (weight below 1), longest overdue first.
+    """Started sequences first (their client waits for the next token), by arrival. Then new ones and late
+    ones by how long their clients have waited, of which ``aging_steps`` do not count for a late one: whose
+    client did not read when it could must not hold up others now. Last the light ones (weight below 1),
+    longest overdue first.
 
-    Such a light one is due after ``aging_steps`` for each halving of its weight; then it counts as any
-    started one. So it waits at most 4 * aging_steps longer than first come, first served would let it.
+    A light one is due after ``aging_steps`` for each halving of its weight; then it counts as late. So it
+    waits at most 5 * aging_steps for its turn among the new ones, whoever comes after it.
 
     Removal is lazy: a removed sequence's heap entry is dropped when it surfaces, or when stale entries
     outnumber live ones, so every operation is O(log n) amortised.
@@ -50,7 +56,7 @@ class WaitingQueue:
     @property
     def urgent(self) -> int:
         """How many are not light."""
-        return self._live[Lane.READY] + self._live[Lane.COLD] + self._live[Lane.NEW]
+        return sum(self._live[lane] for lane in _URGENT)
 
     @property
     def has_new(self) -> bool:
@@ -58,11 +64,12 @@ class WaitingQueue:
 
     def push(self, sequence: Sequence, step: int) -> None:
         """Queue it from ``step`` on. A queued one is put where it belongs now and keeps its waiting time."""
+        was_urgent = sequence.lane in _URGENT
         if sequence.ticket is None:
             sequence.queued_at = step
         else:
             self.remove(sequence)
-        self._insert(sequence, step)
+        self._insert(sequence, step, was_urgent=was_urgent)
 
     def remove(self, sequence: Sequence) -> None:
         """Take it out; nothing happens if it is not queued."""
@@ -84,28 +91,36 @@ class WaitingQueue:
     def head(self, *, cold: bool = True, new: bool = True) -> Sequence | None:
         """The first in line, left in the queue; without those that need prefill again or never ran."""
         entry = self._earlier(Lane.READY, Lane.COLD if cold else None)
-        if entry is None and new:
-            entry = self._first(Lane.NEW)
+        if entry is None:
+            first_new = self._first(Lane.NEW)
+            entry = self._earlier(Lane.LATE_READY, Lane.LATE_COLD if cold else None)
+            if first_new is not None and (entry is None or first_new < entry):
+                # Not let in now, it is next all the same: only a light one, which gives the place back, may fill it.
+                entry = first_new if new else None
         if entry is None:
             entry = self._earlier(Lane.LIGHT_READY, Lane.LIGHT_COLD if cold else None)
         return None if entry is None else entry[3]
 
-    def _insert(self, sequence: Sequence, step: int) -> None:
+    def _insert(self, sequence: Sequence, step: int, *, was_urgent: bool) -> None:
         key = -sequence.weight
         sequence.is_aged = False
+        is_ready = sequence.is_decoding
         if sequence.ever_computed == 0:
             lane = Lane.NEW
+            if sequence.waits_since is None:
+                sequence.waits_since = step
+            key = -sequence.weight if sequence.weight > 1 else sequence.waits_since
+        elif sequence.weight < 1 and not self._is_due(sequence, step):
+            lane = Lane.LIGHT_READY if is_ready else Lane.LIGHT_COLD
+            key = self._due_at(sequence)
+        elif sequence.has_lagged:
+            lane = Lane.LATE_READY if is_ready else Lane.LATE_COLD
+            sequence.is_aged = sequence.weight < 1
+            if not was_urgent or sequence.waits_since is None:
+                sequence.waits_since = step
+            key = sequence.waits_since + self._aging_steps
         else:
-            is_light = sequence.weight < 1
-            if is_light:
-                halvings = min(_LIGHTEST, -math.log2(sequence.weight))
-                key = sequence.queued_at + self._aging_steps * halvings
-                if key <= step:
-                    sequence.is_aged, is_light, key = True, False, -1.0
-            if sequence.is_decoding:
-                lane = Lane.LIGHT_READY if is_light else Lane.READY
-            else:
-                lane = Lane.LIGHT_COLD if is_light else Lane.COLD
+            lane = Lane.READY if is_ready else Lane.COLD
         sequence.ticket, sequence.lane = next(self._tickets), lane
         self._live[lane] += 1
         heap = self._heaps[lane]
@@ -113,6 +128,12 @@ class WaitingQueue:
         if len(heap) > 2 * self._live[lane] + 64:
             heap[:] = [entry for entry in heap if entry[3].ticket == entry[2]]
             heapq.heapify(heap)
+
+    def _due_at(self, sequence: Sequence) -> float:
+        return sequence.queued_at + self._aging_steps * min(_LIGHTEST, -math.log2(sequence.weight))
+
+    def _is_due(self, sequence: Sequence, step: int) -> bool:
+        return self._due_at(sequence) <= step
 
     def _first(self, lane: Lane) -> _Entry | None:
         heap = self._heaps[lane]
