@@ -12,6 +12,7 @@ from engine.scheduling import add, make, names, step
 from sluiceway.engine.protocol import EngineRequest, SamplingParams
 from sluiceway.engine.scripted import ScriptedEngine, scripted_answer
 from sluiceway.engine.sequence import SequenceState
+from sluiceway.engine.waiting_queue import Lane
 
 
 def test_a_new_one_takes_the_place_of_the_one_with_most_unread_after_its_quantum() -> None:
@@ -353,3 +354,43 @@ def test_with_kv_for_all_it_is_a_plain_queue(requests: list[tuple[int, int, int]
                 scheduler.remove(sequence.request_id)
     assert not scheduler.sequences
     assert not queue
+
+
+def test_a_growing_reader_takes_blocks_from_the_one_with_plenty_unread_not_from_the_newest() -> None:
+    scheduler = make(blocks=3, batch=3)
+    light, _, newest = (add(scheduler, name, 2) for name in ("light", "old", "newest"))
+    step(scheduler, 2)
+    scheduler.set_weight("light", 0.5)
+    assert names(step(scheduler, 2).decode) == ["old"], "only one block was free to take"
+    assert light.state is SequenceState.PREEMPTED
+    assert newest.state is not SequenceState.RUNNING or newest.blocks
+
+
+def test_one_in_line_that_loses_its_kv_waits_as_one_to_be_recomputed() -> None:
+    scheduler = make(blocks=4, batch=1, chunk=4)
+    waiting = add(scheduler, "waiting", 2)
+    step(scheduler, 2)
+    scheduler.pause("waiting")
+    add(scheduler, "reader", 2)
+    step(scheduler)
+    scheduler.resume("waiting")
+    assert waiting.lane in (Lane.READY, Lane.LATE_READY)
+    step(scheduler, 12)
+    assert (waiting.blocks, waiting.state) == ([], SequenceState.PREEMPTED)
+    assert waiting.lane in (Lane.COLD, Lane.LATE_COLD)
+
+
+def test_who_loses_blocks_first_follows_the_weight_while_waiting() -> None:
+    scheduler = make(blocks=4, batch=1)
+    first, second = (add(scheduler, name, 2) for name in ("first", "second"))
+    step(scheduler)
+    scheduler.pause("first")
+    step(scheduler)
+    scheduler.pause("second")
+    add(scheduler, "reader", 2)
+    step(scheduler)
+    scheduler.resume("first")
+    scheduler.resume("second")
+    scheduler.set_weight("second", 0.5)
+    step(scheduler, 7)
+    assert (bool(first.blocks), second.blocks) == (True, [])
