@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from sluiceway.engine.prices import Prices
 from sluiceway.engine.protocol import EngineRequest, SamplingParams
 from sluiceway.engine.scripted import EOS_TOKEN_ID, ScriptedEngine, scripted_answer
 
@@ -87,9 +90,9 @@ class EngineMachine(RuleBasedStateMachine):
         elif 0 < request.kv_blocks <= before.host_blocks_free:
             assert self.engine.statistics().requests[request_id].host_blocks == request.kv_blocks
 
-    @rule(is_cheaper=st.booleans())
-    def prefer_swap(self, is_cheaper: bool) -> None:
-        self.scheduler.prefer_swap(is_cheaper)
+    @rule(recompute_s=st.sampled_from([0.0, 1.0, 100.0]), swap_s=st.sampled_from([0.5, 50.0, math.inf]))
+    def set_prices(self, recompute_s: float, swap_s: float) -> None:
+        self.scheduler.set_prices(Prices(recompute_s=recompute_s, swap_s=swap_s))
 
     @rule(request_id=IDS, weight=st.sampled_from([0.0625, 0.25, 1.0, 1.0]))
     def set_weight(self, request_id: str, weight: float) -> None:

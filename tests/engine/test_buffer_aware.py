@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.scheduling import add, make, names, step
+from sluiceway.engine.prices import Prices
 from sluiceway.engine.protocol import EngineRequest, SamplingParams
+from sluiceway.engine.scheduler import Scheduler
 from sluiceway.engine.scripted import ScriptedEngine, scripted_answer
 from sluiceway.engine.sequence import SequenceState
 from sluiceway.engine.waiting_queue import Lane
@@ -77,7 +80,7 @@ def test_one_that_runs_dry_again_comes_before_those_that_come_later() -> None:
 @pytest.mark.parametrize("is_swap_cheaper", [False, True])
 def test_for_blocks_the_displaced_kv_goes(is_swap_cheaper: bool) -> None:
     scheduler = make(blocks=7, batch=4, host_blocks=8)
-    scheduler.prefer_swap(is_swap_cheaper)
+    scheduler.set_prices(Prices(recompute_s=0.4, swap_s=0.2 if is_swap_cheaper else math.inf))
     slow = add(scheduler, "slow", 14)
     step(scheduler, 12)
     assert scheduler.pool.free_count == 1
@@ -98,6 +101,64 @@ def test_for_blocks_the_displaced_kv_goes(is_swap_cheaper: bool) -> None:
     assert (scheduler.recomputed_tokens == 0) == is_swap_cheaper
 
 
+def contended(prices: Prices, *, weight: float, host_blocks: int = 8) -> Scheduler:
+    """A slow reader holds nearly all blocks, and a new one wants some."""
+    scheduler = make(blocks=7, batch=4, host_blocks=host_blocks)
+    scheduler.set_prices(prices)
+    add(scheduler, "slow", 14)
+    step(scheduler, 12)
+    scheduler.set_weight("slow", weight)
+    add(scheduler, "new", 6)
+    step(scheduler, 4)
+    return scheduler
+
+
+@pytest.mark.parametrize(
+    ("prices", "weight", "gives_way"),
+    [
+        (Prices(recompute_s=0.6), 0.5, False),  # 2 s unread are less than 4 times 0.6 s
+        (Prices(recompute_s=0.6), 0.25, True),
+        (Prices(recompute_s=9.0, swap_s=0.6), 0.5, False),
+        (Prices(recompute_s=9.0, swap_s=0.6), 0.25, True),
+    ],
+)
+def test_nobody_is_displaced_for_blocks_at_a_loss(prices: Prices, weight: float, gives_way: bool) -> None:
+    scheduler = contended(prices, weight=weight)
+    assert scheduler.displacements == int(gives_way)
+    assert (scheduler.sequences["new"].generated > 0) == gives_way
+
+
+def test_without_room_on_the_host_the_price_is_that_of_a_recompute() -> None:
+    scheduler = contended(Prices(recompute_s=9.0, swap_s=0.1), weight=0.0625, host_blocks=2)
+    assert scheduler.displacements == 0
+
+
+def test_what_can_be_copied_is_not_dropped_for_members_that_grow() -> None:
+    scheduler = make(blocks=12, batch=2, host_blocks=12)
+    scheduler.set_prices(Prices(recompute_s=9.0, swap_s=0.1))
+    paused, other = add(scheduler, "paused", 14), add(scheduler, "other", 14)
+    step(scheduler, 8)
+    scheduler.pause("paused")
+    while other.generated < 20:
+        step(scheduler)
+    assert paused.state is SequenceState.SWAPPED
+    scheduler.remove("other")
+    scheduler.resume("paused")
+    step(scheduler, 4)
+    assert scheduler.recomputed_tokens == 0
+
+
+def test_a_request_waits_for_a_copy_rather_than_have_kv_dropped() -> None:
+    scheduler = make(blocks=8, batch=2, host_blocks=8)
+    scheduler.set_prices(Prices(recompute_s=9.0, swap_s=0.1))
+    paused = add(scheduler, "paused", 14)
+    step(scheduler, 8)
+    scheduler.pause("paused")
+    new = add(scheduler, "new", 18)
+    step(scheduler, 5)
+    assert (paused.state, new.generated > 0) == (SequenceState.SWAPPED, True)
+
+
 @pytest.mark.parametrize("at", range(8, 12))
 def test_displaced_in_the_step_that_would_have_begun_a_block(at: int) -> None:
     """Whatever the length, nothing but what was computed is copied away (the engine checks each block)."""
@@ -105,7 +166,7 @@ def test_displaced_in_the_step_that_would_have_begun_a_block(at: int) -> None:
         step_s=0, kv_blocks=7, kv_block_tokens=4, prefill_chunk_tokens=16, kv_bytes_per_token=1, host_kv_bytes=28,
         check_kv=True,
     )  # fmt: skip
-    engine._scheduler.prefer_swap(True)
+    engine._scheduler.set_prices(Prices(recompute_s=0.4, swap_s=0.2))
     sampling = SamplingParams(max_tokens=12, temperature=0)
     engine.submit(EngineRequest(request_id="slow", prompt_token_ids=(1,) * 12, sampling=sampling))
     got = [event for _ in range(at) for event in engine.step()]

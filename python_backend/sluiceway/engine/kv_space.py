@@ -28,8 +28,12 @@ class Holders:
         if self._sequences.pop(sequence.request_id, None) is not None:
             self.blocks -= len(sequence.blocks)
 
-    def first(self) -> Sequence | None:
-        return next(iter(self._sequences.values()), None)
+    def first(self, but: Sequence | None = None) -> Sequence | None:
+        """The first, or the one after it if that is ``but``."""
+        return next((sequence for sequence in self._sequences.values() if sequence is not but), None)
+
+    def held_by(self, sequence: Sequence) -> int:
+        return len(sequence.blocks) if sequence in self else 0
 
     def __contains__(self, sequence: Sequence) -> bool:
         return sequence.request_id in self._sequences
@@ -63,6 +67,7 @@ class KvSpace:
         self._paused = Holders()
         self._deferred = Holders()
         self._resumed = Holders()
+        self._givers = (self._paused, self._deferred) if self._may_reclaim_paused else (self._deferred,)
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self._block_tokens)
@@ -99,6 +104,21 @@ class KvSpace:
         self._deferred.discard(sequence)
         self._resumed.discard(sequence)
         return True
+
+    def held_blocks(self, but: Sequence) -> int:
+        """Blocks of those that are paused or deferred, as far as ``but`` may take them; its own do not count."""
+        return sum(group.blocks - group.held_by(but) for group in self._givers)
+
+    def swap_out_held(self, blocks: int, but: Sequence | None = None) -> None:
+        """Begin copying out paused and deferred ones' KV, ``but``'s not, until ``blocks`` will come free, or the
+        host is full.
+        """
+        for group in self._givers:
+            while blocks > 0 and (victim := group.first(but)) is not None:
+                held = len(victim.blocks)
+                if not self.start_swap_out(victim):
+                    return
+                blocks -= held
 
     def start_swap_in(self, sequence: Sequence) -> None:
         """Begin copying back; room() has said that there are blocks."""

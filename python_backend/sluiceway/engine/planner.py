@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sluiceway.engine.places import Places
+from sluiceway.engine.prices import Prices
 from sluiceway.engine.sequence import Sequence, SequenceState
 from sluiceway.engine.step_plan import Chunk, StepPlan
 
@@ -26,7 +27,7 @@ class Planner:
     ) -> None:
         """kept_free_blocks: what one that never ran must leave free. quantum_steps: before a displacement."""
         self.displacements = 0
-        self.is_swap_cheaper = False
+        self.prices = Prices()
         self._places = places
         self._kv = places.kv
         self._batch = places.batch
@@ -48,8 +49,16 @@ class Planner:
             # Only prefills are left in the batch and none gets a block: the newest makes room.
             places.preempt(self._batch.newest())
             self._prefill(plan)
+        if self.prices.prefers_swap:
+            # Members that grow take what is free, and would drop what can be copied out in time.
+            self._kv.swap_out_held(self._growth - self._kv.pool.free_count - self._kv.swap.leaving_blocks)
         self._kv.swap.plan(plan)  # last: nothing is cancelled after it
         return plan
+
+    @property
+    def _growth(self) -> int:
+        """Blocks that members may begin within half a block's steps."""
+        return (len(self._batch) + 1) // 2
 
     def _decode(self, plan: StepPlan) -> None:
         """One token for every decoding member, oldest first, those with plenty unread last."""
@@ -142,24 +151,42 @@ class Planner:
         missing = kv.blocks_for(len(sequence.token_ids)) - len(sequence.blocks)
         if is_new and not is_alone:
             missing += self._kept_free
+        if sequence.host_blocks and not (is_urgent or is_alone):
+            missing += 2 * self._growth  # or it would be copied out again as soon as members grow
         room = kv.room(sequence, deferred=is_urgent or is_alone, resumed=not is_new or is_alone)
         for member in batch.prefilling.values():  # blocks that they were admitted for
             room -= kv.blocks_for(len(member.token_ids)) - len(member.blocks)
+        if (is_urgent or is_alone) and self.prices.prefers_swap:
+            without = room - kv.held_blocks(sequence)
+            kv.swap_out_held(missing - without - kv.swap.leaving_blocks, sequence)
+            if without < missing <= without + kv.swap.leaving_blocks:
+                return False  # a step or two later they are free, and nothing has to be computed again
         if missing <= room:
             return True
         if sequence.weight < 1 or missing <= room + kv.swap.leaving_blocks:
             return False
-        victims = self._displaceable()
+        victims = self._worth_displacing()
         if missing > room + kv.swap.leaving_blocks + sum(len(victim.blocks) for victim in victims):
             return False
         for victim in victims:
             blocks = len(victim.blocks)
             self._displace(victim, plan)
-            if not (self.is_swap_cheaper and kv.start_swap_out(victim)):
+            if not (self.prices.prefers_swap and kv.start_swap_out(victim)):
                 room += blocks
             if missing <= room + kv.swap.leaving_blocks:
                 break
         return missing <= room
+
+    def _worth_displacing(self) -> list[Sequence]:
+        """Displaceable members whose blocks spare others more than it costs to bring them back."""
+        host_room = self._kv.swap.host_free if self.prices.prefers_swap else 0
+        worth = []
+        for victim in self._displaceable():
+            on_host = len(victim.blocks) <= host_room
+            if self.prices.pays(victim.weight, on_host=on_host):
+                worth.append(victim)
+                host_room -= len(victim.blocks) if on_host else 0
+        return worth
 
     def _has_place(self, sequence: Sequence, plan: StepPlan) -> bool:
         """Whether the batch has room; one of full weight may have a lighter member displaced."""

@@ -29,6 +29,7 @@ from sluiceway.engine.kv_pool import BlockPool
 from sluiceway.engine.kv_space import Reclaim
 from sluiceway.engine.places import Places
 from sluiceway.engine.planner import Planner
+from sluiceway.engine.prices import Prices
 from sluiceway.engine.sequence import Sequence, SequenceState
 from sluiceway.engine.step_plan import Chunk, Copy, StepPlan
 from sluiceway.engine.waiting_queue import Lane
@@ -114,11 +115,13 @@ class Scheduler:
         """Give it host memory to swap to; before the first sequence."""
         self.host_pool = self._kv.swap.host = pool
 
-    def prefer_swap(self, is_cheaper: bool) -> None:
-        """Whether copying KV to the host and back costs less than recomputing it: what happens to KV that a
-        displaced sequence has to give up.
+    def set_prices(self, prices: Prices) -> None:
+        """What giving KV up costs on this machine: decides who gives it up for whom, and how. At first, nothing.
+
+        Ignored unless buffer-aware: then nobody gives way, and paused ones' KV is dropped for who needs it.
         """
-        self._planner.is_swap_cheaper = is_cheaper
+        if self._is_buffer_aware:
+            self._planner.prices = prices
 
     def count(self, state: SequenceState) -> int:
         return self._places.counts[state]

@@ -6,6 +6,7 @@ it beforehand (``scripted_answer``), whatever was paused, recomputed or batched 
 
 from __future__ import annotations
 
+import math
 import time
 import zlib
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from sluiceway.engine.batching import BatchingEngine
 from sluiceway.engine.calibration import Calibration
 from sluiceway.engine.cost import StepCost
 from sluiceway.engine.kv_pool import BlockPool, host_block_count
+from sluiceway.engine.prices import Prices
 from sluiceway.engine.protocol import TokenEvent
 from sluiceway.engine.scheduler import Reclaim, Scheduler, StepPlan
 from sluiceway.engine.scripted_kv import ScriptedKv
@@ -169,8 +171,12 @@ class ScriptedEngine(BatchingEngine):
             frozenset({EOS_TOKEN_ID}),
             _known_rates(self._cost, prefill_chunk_tokens),
         )
-        recompute_s, copies_s = kv_block_tokens * step_per_prefill_token_s, 2 * step_per_swapped_block_s
-        self._scheduler.prefer_swap(copies_s < recompute_s)
+        self._scheduler.set_prices(
+            Prices(
+                recompute_s=kv_blocks * kv_block_tokens * step_per_prefill_token_s,
+                swap_s=2 * kv_blocks * step_per_swapped_block_s if self._scheduler.host_pool else math.inf,
+            )
+        )
         self._script: Script = script
         self._answer_tokens = answer_tokens
         self._context_tokens = min(context_tokens or kv_blocks * kv_block_tokens, kv_blocks * kv_block_tokens)

@@ -38,6 +38,10 @@ class Swapper:
         self.swap_ins = 0
 
     @property
+    def host_free(self) -> int:
+        return self.host.free_count if self.host is not None else 0
+
+    @property
     def is_busy(self) -> bool:
         return bool(self.outs or self.ins)
 

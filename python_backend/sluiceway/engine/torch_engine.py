@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from sluiceway.engine.kv_host import HostKv, kv_block_bytes
 from sluiceway.engine.kv_pool import BlockPool, host_block_count
 from sluiceway.engine.model_files import ModelLoadError, find_model, load_model
 from sluiceway.engine.paged_attention import ATTENTION_NAME, KvStore, UnsupportedAttentionError, build_batch
+from sluiceway.engine.prices import Prices
 from sluiceway.engine.protocol import EngineRequest, TokenEvent
 from sluiceway.engine.sampling import SamplingRow, sample
 from sluiceway.engine.scheduler import Reclaim, Scheduler, StepPlan
@@ -82,7 +84,7 @@ class TorchEngine(BatchingEngine):
             self._host = HostKv(self._store, host_blocks)
             scheduler.set_host_pool(BlockPool(host_blocks))
         self._calibration = self._measure(min(prefill_chunk_tokens, self._context_tokens), kv_block_tokens)
-        self._prefer_cheaper()
+        self._reprice()
 
     @property
     def context_tokens(self) -> int:
@@ -106,7 +108,7 @@ class TorchEngine(BatchingEngine):
         seconds = time.perf_counter() - started - self._copies_s
         self._calibration.observe_step(seconds, decodes=decodes, prefill_tokens=prefill_tokens)
         if prefill_tokens:
-            self._prefer_cheaper()
+            self._reprice()
         return events
 
     @torch.inference_mode()
@@ -199,11 +201,16 @@ class TorchEngine(BatchingEngine):
         calibration.observe_step(seconds(chunk_tokens), decodes=0, prefill_tokens=chunk_tokens)
         return calibration
 
-    def _prefer_cheaper(self) -> None:
-        rates = self._calibration
-        if self._host is not None and rates.prefill_tokens_per_s and rates.swap_blocks_per_s:
-            recompute_s = self._scheduler.block_tokens / rates.prefill_tokens_per_s
-            self._scheduler.prefer_swap(2 / rates.swap_blocks_per_s < recompute_s)
+    def _reprice(self) -> None:
+        rates, scheduler = self._calibration, self._scheduler
+        if rates.prefill_tokens_per_s:
+            copies = rates.swap_blocks_per_s if self._host is not None else 0.0
+            scheduler.set_prices(
+                Prices(
+                    recompute_s=scheduler.capacity_tokens / rates.prefill_tokens_per_s,
+                    swap_s=2 * scheduler.pool.total / copies if copies else math.inf,
+                )
+            )
 
 
 def _eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:

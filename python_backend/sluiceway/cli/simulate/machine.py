@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from sluiceway.cli.simulate.arms import Arm
 from sluiceway.cli.simulate.profile import Profile
 from sluiceway.core.decision import Load
 from sluiceway.engine.calibration import Calibration
 from sluiceway.engine.kv_pool import BlockPool
+from sluiceway.engine.prices import Prices
 from sluiceway.engine.protocol import EngineRequest
 from sluiceway.engine.scheduler import Scheduler
 from sluiceway.engine.sequence import Sequence
@@ -29,8 +32,11 @@ class Machine:
             buffer_aware=arm.buffer_aware,
         )
         # As an engine does it: a block is copied out and back, or its tokens are computed again.
-        self.scheduler.prefer_swap(
-            2 * profile.per_swapped_block_s < profile.kv_block_tokens * profile.per_prefill_token_s
+        self.scheduler.set_prices(
+            Prices(
+                recompute_s=profile.kv_tokens * profile.per_prefill_token_s,
+                swap_s=2 * profile.kv_blocks * profile.per_swapped_block_s if profile.host_blocks else math.inf,
+            )
         )
         self._cost = profile.cost
         self._rates = Calibration(
