@@ -16,9 +16,11 @@ class Reader:
     def __init__(self, now: float, settings: WeightSettings = DEFAULT) -> None:
         self._drain = DrainRate(now)
         self._weight = Weight(settings)
+        self._min_unread_tokens = settings.min_unread_tokens
         self._silence = Span()
         self._behind = Span()
         self._delivered = Size.ZERO
+        self._is_busy = False
 
     @property
     def weight(self) -> float:
@@ -27,15 +29,19 @@ class Reader:
 
     def observe(self, delivered: Size, backlog: Size, now: float) -> None:
         """Take the levels in, after every event that may have changed them."""
+        is_busy = backlog != Size.ZERO
+        if is_busy is self._is_busy and delivered == self._delivered:
+            return  # one more token in a backlog: most calls are of this kind
         self._drain.observe(delivered, backlog, now)
-        if delivered != self._delivered or backlog == Size.ZERO:
-            self._silence.stop()
-        if backlog != Size.ZERO:
+        self._silence.stop()
+        if is_busy:
             self._silence.start(now)
-        self._delivered = delivered
+        self._delivered, self._is_busy = delivered, is_busy
 
     def weigh(self, backlog: Size, *, has_signal: bool, now: float) -> bool:
         """Answer whether the weight changed. Without a signal the backlog says nothing of the client."""
+        if backlog.tokens <= self._min_unread_tokens and self._weight.value == 1.0:
+            return False
         is_known = has_signal and self._drain.is_known(now)
         return self._weight.update(backlog.tokens, self._drain.tokens_per_s(now) if is_known else None)
 

@@ -349,12 +349,13 @@ class BoundedSender:
     def _settle(self, now: float, commands: list[Command]) -> None:
         """Do whatever the event made possible or necessary."""
         self._send_ready(commands)
-        before = self._state
-        self._pause_or_resume(self._watermark.update(self._outlet.backlog), now, commands)
+        before, backlog = self._state, self._outlet.backlog
+        self._pause_or_resume(self._watermark.update(backlog), now, commands)
         if self._state is not before:
             self._send_ready(commands)  # what waited to be merged has nothing more to wait for
-        self._peak_backlog_bytes = max(self._peak_backlog_bytes, self._outlet.backlog.bytes)
-        self._watch(now, commands)
+            backlog = self._outlet.backlog
+        self._peak_backlog_bytes = max(self._peak_backlog_bytes, backlog.bytes)
+        self._watch(backlog, now, commands)
         if self._engine_done and self._final_out:
             self._move(Trigger.CLOSED)
             commands.append(StreamClosed(self._finish_reason or FinishReason.ERROR))
@@ -383,7 +384,7 @@ class BoundedSender:
             self._pauses.begin(now)
             commands.append(PauseGeneration())
 
-    def _watch(self, now: float, commands: list[Command]) -> None:
+    def _watch(self, backlog: Size, now: float, commands: list[Command]) -> None:
         is_out = self._state.is_out_of_batch
         if not is_out:
             self._pauses.end(now)
@@ -393,7 +394,7 @@ class BoundedSender:
         self._deadlines.follow(Due.SILENCE, has_signal and waits_for_news, now)
         self._deadlines.follow(Due.SIGNAL, not has_signal and (blocked or is_out), now)
         self._deadlines.follow(Due.DEGRADE, is_out and not (self._is_resumable or self._is_degraded), now)
-        self._reader.observe(self._outlet.levels.delivered, self._outlet.backlog, now)
+        self._reader.observe(self._outlet.levels.delivered, backlog, now)
         self._reader.follow_behind(self.is_behind or self.run_ahead_bytes > 0, now)
-        if self._state is State.STREAMING and self._reader.weigh(self.backlog, has_signal=has_signal, now=now):
+        if self._state is State.STREAMING and self._reader.weigh(backlog, has_signal=has_signal, now=now):
             commands.append(SetWeight(self._reader.weight))
