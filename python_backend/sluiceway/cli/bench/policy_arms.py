@@ -36,6 +36,7 @@ MACHINE = Profile(
     kv_blocks=256,
     kv_block_tokens=16,
     kv_bytes_per_token=131_072,
+    admission_free_share=0.02,  # as shipped
     max_batch_streams=32,
     prefill_chunk_tokens=128,
     client_buffer_bytes=SMALL_WINDOW,
@@ -74,6 +75,7 @@ def engine(machine: Profile) -> dict[str, Any]:
         "kv_block_tokens": machine.kv_block_tokens,
         "kv_bytes_per_token": machine.kv_bytes_per_token,
         "host_kv_bytes": machine.host_kv_bytes,
+        "admission_free_share": machine.admission_free_share,
         "max_batch_streams": machine.max_batch_streams,
         "prefill_chunk_tokens": machine.prefill_chunk_tokens,
     }

@@ -16,7 +16,6 @@ from sluiceway.cli.simulate.trace import Arrival
 from sluiceway.cli.stack import Stack
 
 POLL_S = 0.5
-CLIENTS_START_S = 1.5  # until a spawned process has imported its libraries
 IDLE_TIMEOUT_S = 20.0
 GAUGES = ("running", "waiting", "paused", "preempted", "swapped", "kv_blocks_free")
 COUNTERS = ("steps", "recomputed_tokens", "swap_outs", "swap_ins", "displacements")
@@ -59,13 +58,14 @@ def measure(
     watch = _Watch(stack, {name(label, index) for index, each in enumerate(trace) if not each.is_slow})
     before = stack.statistics()
     process = ReaderProcess(plans(stack.ports.envoy, trace, label))
+    process.snapshot()  # answers once its clients' clocks run
     started = time.monotonic()
     last_event = max(each.arrival_s + (each.leaves_after_s or 0.0) for each in trace)
-    deadline = started + CLIENTS_START_S + limit_s
+    deadline = started + limit_s
     while time.monotonic() < deadline:
         context.sleep(POLL_S, f"{label}: {watch.normal_left} normal readers without their answer")
         watch.look()
-        if not watch.normal_left and time.monotonic() > started + CLIENTS_START_S + last_event:
+        if not watch.normal_left and time.monotonic() > started + last_event:
             break
     ended_at, after, missing = time.monotonic(), stack.statistics(), watch.normal_left
     readings = process.stop()

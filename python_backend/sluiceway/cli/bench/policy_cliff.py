@@ -20,7 +20,6 @@ STUCK = 8
 STUCK_TOKENS = 2000
 NORMAL = 3
 NORMAL_TOKENS = 32  # one short answer after the other: many TTFTs
-START_S = 1.5  # until a spawned process has imported its libraries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +77,9 @@ def fall(context: BenchContext, arm: str, cliff: Cliff, *, limit_s: float) -> Fa
             context.sleep(max(0.0, cliff.normal_after_s - (time.monotonic() - came)), f"{label}: filling up")
             result.engine = {key: stack.statistics()["engine"][key] for key in ("running", "paused", "kv_blocks_free")}
             readings = _people(context, stack, result.stuck, limit_s, f"{label}: with stuck readers")
+            now = time.monotonic()
         finally:
             stuck.stop()
-        now = time.monotonic()
         result.curve = sorted(
             (each.opened_at - came, now - each.opened_at if each.ttft_s is None else each.ttft_s) for each in readings
         )
@@ -97,9 +96,10 @@ def _wait_until_open(context: BenchContext, stack: Stack) -> float:
 def _people(context: BenchContext, stack: Stack, pace: Pace, seconds: float, what: str) -> list[Reading]:
     """Three who read and ask again, for so long; adds what they saw to ``pace``."""
     process = ReaderProcess(readers(stack.ports.envoy, NORMAL, tokens=NORMAL_TOKENS))
+    process.snapshot()  # answers once its clients' clocks run
     begin = time.monotonic()
     try:
-        context.sleep(seconds + START_S, what)
+        context.sleep(seconds, what)
     finally:
         end = time.monotonic()
         readings = process.stop()
