@@ -4,7 +4,7 @@ import pytest
 
 from sluiceway.core.commands import Frame
 from sluiceway.core.events import FinishReason
-from sluiceway.core.spool import Spool, SpoolLimits, SpoolPosition
+from sluiceway.core.spool import Spool, SpoolPosition
 from sluiceway.core.spool_errors import (
     FrameExpired,
     FrameUnknown,
@@ -14,6 +14,7 @@ from sluiceway.core.spool_errors import (
     StreamForeign,
     StreamUnknown,
 )
+from sluiceway.core.spool_limits import SpoolLimits
 from sluiceway.core.spool_record import END_BYTES, cost_bytes, pack
 
 FLOOR = 400

@@ -9,8 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from sluiceway.core.commands import Frame
 from sluiceway.core.events import FinishReason
-from sluiceway.core.spool import Spool, SpoolLimits
+from sluiceway.core.spool import Spool
 from sluiceway.core.spool_errors import FrameExpired, ResumeRefused, SpoolFull, StreamExpired, StreamUnknown
+from sluiceway.core.spool_limits import SpoolLimits
 from sluiceway.core.spool_record import END_BYTES
 
 LIMITS = SpoolLimits(

@@ -277,7 +277,7 @@ def test_whoever_read_to_the_end_leaves_room_and_others_expire(world):
     world.make(1.1, unread, "text")
     world.do(1.3, unread, ClientGone("reset"))
     world.make(1.4, unread, " more", reason=FinishReason.STOP)
-    assert world.resumes.spool._read.first() == "read"
+    assert world.resumes.spool._budget.read.first() == "read"
     assert world.resumes.next_deadline() == pytest.approx(301.2)
     world.resumes.settle(301.4)
     assert world.totals["streams"] == 0

@@ -6,14 +6,13 @@ client knows. Room is made by forgetting those first, then whole answers that we
 
 from __future__ import annotations
 
-import heapq
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sluiceway.core.commands import Frame
 from sluiceway.core.events import FinishReason
-from sluiceway.core.spool_budget import ReadStreams, SpoolBudget
+from sluiceway.core.spool_budget import SpoolBudget
 from sluiceway.core.spool_errors import (
     FrameExpired,
     FrameUnknown,
@@ -23,20 +22,11 @@ from sluiceway.core.spool_errors import (
     StreamForeign,
     StreamUnknown,
 )
-from sluiceway.core.spool_record import cost_bytes, pack, unpack
+from sluiceway.core.spool_expiry import SpoolExpiry
+from sluiceway.core.spool_limits import SpoolLimits
+from sluiceway.core.spool_record import cost_bytes, pack
+from sluiceway.core.spool_totals import SpoolTotals
 from sluiceway.core.spooled_stream import SpooledStream
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpoolLimits:
-    """ttl_s: how long a stream is kept after its client left. max_tombstones: ids remembered as expired."""
-
-    max_stream_bytes: int = 2**20
-    max_tenant_bytes: int = 64 * 2**20
-    max_bytes: int = 64 * 2**20
-    retained_bytes: int = 256 * 1024
-    ttl_s: float = 300.0
-    max_tombstones: int = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,22 +35,6 @@ class SpoolPosition:
 
     sequence: int
     first_token_index: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpoolTotals:
-    """used_bytes: frames kept. charged_bytes: with what is reserved. Counters never fall."""
-
-    streams: int
-    complete: int
-    used_bytes: int
-    charged_bytes: int
-    peak_charged_bytes: int
-    free_bytes: int
-    granted_bytes: int
-    expired: int
-    evicted: int
-    refused: int
 
 
 class Spool:
@@ -73,13 +47,10 @@ class Spool:
     def __init__(self, limits: SpoolLimits) -> None:
         self._limits = limits
         self._streams: dict[str, SpooledStream] = {}
-        self._budget = SpoolBudget(limits.max_tenant_bytes, limits.max_bytes)
-        self._grants: dict[str, tuple[str, int]] = {}
-        self._granted = 0
-        self._read = ReadStreams()
+        self._budget = SpoolBudget(limits, self.remove)
         self._tombstones: OrderedDict[str, str] = OrderedDict()  # and whose they were
-        self._expiries: list[tuple[float, str]] = []  # lazy: what moved is thrown away at the top
-        self._expired = self._evicted = self._refused = 0
+        self._expiry = SpoolExpiry()
+        self._expired = self._refused = 0
 
     def __contains__(self, stream_id: str) -> bool:
         return stream_id in self._streams
@@ -90,7 +61,7 @@ class Spool:
     @property
     def free_bytes(self) -> int:
         """What may still be charged, counting answers read to the end as free."""
-        return self._budget.free_bytes + self._read.bytes
+        return self._budget.free_bytes
 
     def open(self, stream_id: str, tenant: str, floor_bytes: int) -> None:
         """A stream begins, with its client. ``floor_bytes`` are reserved for it until it is complete.
@@ -101,7 +72,7 @@ class Spool:
             raise ValueError(f"stream {stream_id!r} is known already")
         stream = SpooledStream(stream_id, tenant, floor_bytes)
         try:
-            self._make_room(tenant, stream.charge(), stream.charge())
+            self._budget.make_room(tenant, stream.charge(), stream.charge())
         except SpoolFull:
             self._refused += 1
             raise
@@ -117,12 +88,11 @@ class Spool:
             raise ValueError(f"frame {frame.sequence} is out of turn, {stream.next_sequence} is next")
         record = pack(frame)
         size, completes = cost_bytes(record), frame.finish_reason is not None
-        while stream.delivered_bytes > self._limits.retained_bytes and stream.drop_oldest():
-            pass
+        stream.retain(self._limits.retained_bytes)
         while True:
             charge = stream.charge(size, completes=completes)
             try:
-                self._make_room(stream.tenant, charge - stream.charged, charge)
+                self._budget.make_room(stream.tenant, charge - stream.charged, charge)
                 break
             except SpoolFull:
                 if not stream.drop_oldest():
@@ -144,7 +114,7 @@ class Spool:
         before = stream.floor_bytes
         stream.floor_bytes = max(before, min(self._limits.max_stream_bytes, stream.bytes + more_bytes))
         try:
-            self._make_room(stream.tenant, stream.charge() - stream.charged, stream.charge())
+            self._budget.make_room(stream.tenant, stream.charge() - stream.charged, stream.charge())
         except SpoolFull:
             stream.floor_bytes = before
             return False
@@ -153,21 +123,11 @@ class Spool:
 
     def grant(self, key: str, tenant: str, granted_bytes: int) -> bool:
         """Room for what a stream makes beyond its own limits (run ahead); replaces an earlier grant."""
-        self.revoke(key)
-        try:
-            self._make_room(tenant, granted_bytes, 0)
-        except SpoolFull:
-            return False
-        self._grants[key] = (tenant, granted_bytes)
-        self._granted += granted_bytes
-        self._budget.charge(tenant, granted_bytes)
-        return True
+        return self._budget.grant(key, tenant, granted_bytes)
 
     def revoke(self, key: str) -> None:
         """Give a grant back; unknown keys are ignored."""
-        tenant, granted_bytes = self._grants.pop(key, ("", 0))
-        self._granted -= granted_bytes
-        self._budget.charge(tenant, -granted_bytes)
+        self._budget.revoke(key)
 
     def confirm(self, stream_id: str, sequence: int) -> None:
         """Every frame below ``sequence`` was delivered to the client that is there now."""
@@ -175,8 +135,7 @@ class Spool:
         if stream is None or not stream.is_attached:
             return
         stream.confirm(sequence)
-        while stream.delivered_bytes > self._limits.retained_bytes and stream.drop_oldest():
-            pass
+        stream.retain(self._limits.retained_bytes)
         self._recharge(stream)
 
     def look_up(self, stream_id: str, tenant: str, sequence: int) -> SpoolPosition:
@@ -197,18 +156,19 @@ class Spool:
     def attach(self, stream_id: str, sequence: int) -> None:
         """A client is there and wants ``sequence`` next: the stream does not expire while it is."""
         stream = self._known(stream_id)
-        self._read.discard(stream_id)
+        self._budget.read.discard(stream_id)
         stream.rewind(sequence)
-        stream.is_attached, stream.expires_at = True, None
+        stream.is_attached = True
+        self._expiry.discard(stream_id)
 
     def leave(self, stream_id: str, now: float, *, is_read: bool) -> None:
         """The client left; is_read: with all of it. From now on it expires."""
         if (stream := self._streams.get(stream_id)) is None:
             return
-        stream.is_attached, stream.expires_at = False, now + self._limits.ttl_s
-        heapq.heappush(self._expiries, (stream.expires_at, stream_id))
+        stream.is_attached = False
+        self._expiry.set(stream_id, now + self._limits.ttl_s)
         if is_read and stream.is_complete:
-            self._read.add(stream_id, stream.tenant, stream.charged)
+            self._budget.read.add(stream_id, stream.tenant, stream.charged)
 
     def read(self, stream_id: str, sequence: int, max_bytes: int) -> tuple[Frame, ...]:
         """Frames from ``sequence`` on, up to ``max_bytes`` but at least one if there is one.
@@ -216,17 +176,9 @@ class Spool:
         Raises StreamExpired, StreamUnknown or FrameExpired if it went away meanwhile.
         """
         try:
-            records = self._known(stream_id).records(sequence)
+            return self._known(stream_id).read(sequence, max_bytes)
         except IndexError as error:
             raise FrameExpired(str(error)) from None
-        frames: list[Frame] = []
-        left = max_bytes
-        for record in records:
-            left -= cost_bytes(record)
-            if frames and left < 0:
-                break
-            frames.append(unpack(record))
-        return tuple(frames)
 
     def undelivered_bytes(self, stream_id: str) -> int:
         """Kept and not delivered; 0 for a stream that is not here."""
@@ -247,7 +199,8 @@ class Spool:
         """Forget a stream now, and remember that it was here."""
         if (stream := self._streams.pop(stream_id, None)) is None:
             return
-        self._read.discard(stream_id)
+        self._budget.read.discard(stream_id)
+        self._expiry.discard(stream_id)
         self._budget.charge(stream.tenant, -stream.charged)
         self._tombstones[stream_id] = stream.tenant
         if len(self._tombstones) > self._limits.max_tombstones:
@@ -256,8 +209,7 @@ class Spool:
     def expire(self, now: float) -> list[str]:
         """Remove the streams whose time is over; answers which."""
         gone = []
-        while (at := self.next_deadline()) is not None and at <= now:
-            _, stream_id = heapq.heappop(self._expiries)
+        while (stream_id := self._expiry.take_due(now)) is not None:
             self.remove(stream_id)
             self._expired += 1
             gone.append(stream_id)
@@ -265,13 +217,7 @@ class Spool:
 
     def next_deadline(self) -> float | None:
         """When expire() has something to do."""
-        while self._expiries:
-            at, stream_id = self._expiries[0]
-            stream = self._streams.get(stream_id)
-            if stream is not None and stream.expires_at == at:
-                return at
-            heapq.heappop(self._expiries)
-        return None
+        return self._expiry.first()
 
     def totals(self) -> SpoolTotals:
         return SpoolTotals(
@@ -281,9 +227,9 @@ class Spool:
             charged_bytes=self._budget.charged,
             peak_charged_bytes=self._budget.peak_charged,
             free_bytes=self.free_bytes,
-            granted_bytes=self._granted,
+            granted_bytes=self._budget.granted,
             expired=self._expired,
-            evicted=self._evicted,
+            evicted=self._budget.evicted,
             refused=self._refused,
         )
 
@@ -293,21 +239,6 @@ class Spool:
         if stream_id in self._tombstones:
             raise StreamExpired("the stream is no longer kept")
         raise StreamUnknown("no stream has this id")
-
-    def _make_room(self, tenant: str, more_bytes: int, stream_bytes: int) -> None:
-        """Forget read answers until ``more_bytes`` fit. Raises SpoolFull, naming the limit in the way."""
-        if stream_bytes > self._limits.max_stream_bytes:
-            raise SpoolFull("max_stream_bytes", stream_bytes, self._limits.max_stream_bytes)
-        while (full := self._budget.tenant_obstacle(tenant, more_bytes)) is not None:
-            self._evict(self._read.first(tenant), full)
-        while (full := self._budget.obstacle(more_bytes)) is not None:
-            self._evict(self._read.first(), full)
-
-    def _evict(self, stream_id: str | None, full: SpoolFull) -> None:
-        if stream_id is None:
-            raise full
-        self.remove(stream_id)
-        self._evicted += 1
 
     def _recharge(self, stream: SpooledStream) -> None:
         charge = stream.charge()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator
 
 from sluiceway.core.commands import Frame
 from sluiceway.core.spool_record import END_BYTES, cost_bytes, unpack
@@ -27,7 +26,6 @@ class SpooledStream:
         self.charged = 0  # what the spool's budgets hold for it; the spool's own
         self.is_complete = False
         self.is_attached = True
-        self.expires_at: float | None = None
         self._records: deque[bytes] = deque()
         self._next_token_index = 0
 
@@ -63,6 +61,11 @@ class SpooledStream:
         self.confirmed = sequence
         self.delivered_bytes = self._size(self.first_sequence, sequence)
 
+    def retain(self, max_bytes: int) -> None:
+        """Of what was delivered, forget the oldest beyond ``max_bytes``."""
+        while self.delivered_bytes > max_bytes and self.drop_oldest():
+            pass
+
     def drop_oldest(self) -> bool:
         """Forget the oldest frame if it was delivered; answers whether there was one."""
         if not self._records or self.first_sequence >= self.confirmed:
@@ -79,11 +82,21 @@ class SpooledStream:
             return self._next_token_index
         return unpack(self._records[sequence - self.first_sequence]).first_token_index
 
-    def records(self, sequence: int) -> Iterator[bytes]:
-        """From ``sequence`` on. Raises IndexError for one that is no longer here."""
+    def read(self, sequence: int, max_bytes: int) -> tuple[Frame, ...]:
+        """Frames from ``sequence`` on, up to ``max_bytes`` but at least one if there is one.
+
+        Raises IndexError for a frame that is no longer here.
+        """
         if sequence < self.first_sequence:
             raise IndexError(f"frame {sequence} is gone, the oldest here is {self.first_sequence}")
-        return itertools.islice(self._records, sequence - self.first_sequence, None)
+        frames: list[Frame] = []
+        left = max_bytes
+        for record in itertools.islice(self._records, sequence - self.first_sequence, None):
+            left -= cost_bytes(record)
+            if frames and left < 0:
+                break
+            frames.append(unpack(record))
+        return tuple(frames)
 
     def _size(self, start: int, end: int) -> int:
         first = self.first_sequence

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 from sluiceway.core.limits import Limits, Size
 from sluiceway.core.policy import Mode
 from sluiceway.core.policy_settings import PolicySettings
-from sluiceway.core.spool import SpoolLimits
+from sluiceway.core.spool_limits import SpoolLimits
 from sluiceway.core.spool_record import END_BYTES
 
 # Envoy takes 64 KiB a stream. What is sent beyond that waits in tritonserver, and responses waiting
@@ -223,7 +223,7 @@ class RedisConfig(Section):
 
 
 class SpoolConfig(Section):
-    """What is kept of streams whose clients may come back; see core.spool.SpoolLimits."""
+    """What is kept of streams whose clients may come back; see core.spool_limits.SpoolLimits."""
 
     max_stream_bytes: int = Field(2**20, ge=1, le=2**34)
     max_tenant_bytes: int | None = Field(None, ge=1, le=2**40)  # None: all of max_bytes

@@ -7,6 +7,7 @@ a replay of what is kept. The last to come is the client; the one before is let 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from sluiceway.core.commands import Frame
@@ -32,12 +33,7 @@ class Resumes:
     """writer, reader: Redis, if there is one."""
 
     def __init__(
-        self,
-        config: Config,
-        host: Host,
-        *,
-        writer: SpoolWriter | None = None,
-        reader: SpoolReader | None = None,
+        self, config: Config, host: Host, *, writer: SpoolWriter | None = None, reader: SpoolReader | None = None
     ) -> None:
         self._floor_bytes = config.spool_floor_bytes
         self._max_asked = config.admission.max_streams
@@ -167,11 +163,8 @@ class Resumes:
         owner = self._owners.find(stream_id)
         if self._replays.client_of(stream_id) is not None or (owner is not None and owner.has_client):
             return  # it came back to us since
-        try:
+        with suppress(ResumeRefused):  # nothing more to get, or a notice that is late
             self._spool.look_up(stream_id, TENANT, news.sequence)
-        except ResumeRefused:
-            pass  # nothing more to get, or a notice that is late
-        else:
             self._spool.attach(stream_id, news.sequence)
         self._spool.leave(stream_id, now, is_read=False)
         self._fresh[stream_id] = None

@@ -7,7 +7,8 @@ from typing import Any
 
 from sluiceway.core.commands import Frame
 from sluiceway.core.events import FinishReason
-from sluiceway.core.spool import Spool, SpoolLimits
+from sluiceway.core.spool import Spool
+from sluiceway.core.spool_limits import SpoolLimits
 from sluiceway.core.spool_record import pack
 from sluiceway.runtime.spool_writer import SpoolWriter
 
