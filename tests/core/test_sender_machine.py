@@ -101,7 +101,7 @@ class World(RuleBasedStateMachine):
         # The engine: what it made, what it has not heard yet.
         self.raw = b""
         self.tokens = self.replaced_tokens = 0
-        self.biggest = self.late_bytes = self.late_before_grants = 0
+        self.biggest = self.late_bytes = 0
         self.unheard: list[Command] = []
         self.engine_runs = True
         self.engine_done = False
@@ -135,11 +135,8 @@ class World(RuleBasedStateMachine):
                     self.raw, self.answer = b"", []
                     self.tokens, self.replaced_tokens = 0, self.replaced_tokens + self.tokens
                     self.unheard, self.engine_runs = [], True
-        if not self.sender.state.is_out_of_batch:
-            self.late_before_grants += self.late_bytes if self.sender.run_ahead_bytes else 0
-            self.late_bytes = 0
-        if not self.sender.run_ahead_bytes:
-            self.late_before_grants = 0
+        if self.sender.state is State.STREAMING and not self.sender.run_ahead_bytes:
+            self.late_bytes = 0  # it was at low
 
     @property
     def made(self) -> int:
@@ -182,7 +179,8 @@ class World(RuleBasedStateMachine):
         self.raw += text
         self.tokens += count
         self.biggest = max(self.biggest, 3 * len(text) + 9)
-        self.late_bytes += 3 * len(text) + 9
+        if self.sender.state not in (State.WAITING, State.STREAMING):
+            self.late_bytes += 3 * len(text) + 9  # they were on their way when it was paused
         self.post(TokensProduced(token_ids, text))
 
     @precondition(lambda self: self.unheard)
@@ -317,7 +315,7 @@ class World(RuleBasedStateMachine):
             high, _ = self.limits.marks
             # Each grant starts from what has come by then.
             grants = self.sender.statistics(self.now).run_aheads
-            late = (1 + grants) * (2 * self.biggest + OVERHEAD) + self.late_bytes + self.late_before_grants
+            late = (1 + grants) * (2 * self.biggest + OVERHEAD) + self.late_bytes
             most = high.bytes + self.sender.run_ahead_bytes + self.limits.window.bytes + late
             assert self.sender.backlog.bytes <= most
 
