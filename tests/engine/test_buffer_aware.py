@@ -197,6 +197,23 @@ def test_one_with_plenty_unread_displaces_nobody_for_blocks_either() -> None:
     assert scheduler.displacements == 0
 
 
+@pytest.mark.parametrize(("prompt", "comes_back"), [(56, False), (52, True)])
+def test_one_with_plenty_unread_stays_on_the_host_until_there_is_room_to_grow(prompt: int, comes_back: bool) -> None:
+    scheduler = make(blocks=20, batch=3, host_blocks=16, chunk=64)
+    scheduler.set_prices(Prices(recompute_s=9.0, swap_s=0.1))
+    slow = add(scheduler, "slow", 12)
+    step(scheduler, 3)
+    scheduler.pause("slow")
+    scheduler.swap_out("slow")
+    add(scheduler, "big", prompt)
+    step(scheduler, 2)
+    assert (slow.state, len(slow.host_blocks)) == (SequenceState.SWAPPED, 4)
+    scheduler.set_weight("slow", 0.0625)
+    scheduler.resume("slow")
+    step(scheduler)
+    assert bool(slow.blocks) == comes_back, f"{scheduler.pool.free_count} of 20 blocks are free"
+
+
 @pytest.mark.parametrize(("weight", "bound"), [(0.5, 16), (0.25, 32), (0.0625, 64)])
 def test_the_longest_wait_is_bounded(weight: float, bound: int) -> None:
     """More new readers than places, for ever: one with plenty unread waits ``aging_steps`` for each halving

@@ -152,7 +152,8 @@ class Planner:
         if is_new and not is_alone:
             missing += self._kept_free
         if sequence.host_blocks and not (is_urgent or is_alone):
-            missing += 2 * self._growth  # or it would be copied out again as soon as members grow
+            # Or it would be copied out again as soon as members grow, or the next request comes.
+            missing += max(2 * self._growth, kv.pool.total // 16)
         room = kv.room(sequence, deferred=is_urgent or is_alone, resumed=not is_new or is_alone)
         for member in batch.prefilling.values():  # blocks that they were admitted for
             room -= kv.blocks_for(len(member.token_ids)) - len(member.blocks)

@@ -102,13 +102,14 @@ class Profile:
 
 # From data sheets, not measured by us: an 8B model in 8 bits on a card with 24 GB at 1 TB/s. Weights are read
 # once a step (8 GB: 8 ms), each stream's KV beside them (128 KiB a token, some 400 tokens: 50 us); prefill
-# 16 GFLOP a token at half of 300 TFLOPS; 12 GB left for KV; PCIe 4 moves a block of 2 MiB in 0.1 ms.
+# 16 GFLOP a token at half of 300 TFLOPS; 12 GB left for KV; PCIe 4 moves a block of 2 MiB in 0.1 ms, on a stream
+# of its own beside the step (engine/kv_host.py), of which a fifth is charged to the step.
 _GPU = Profile(
     name="gpu",
     base_s=0.009,
     per_stream_s=50e-6,
     per_prefill_token_s=100e-6,
-    per_swapped_block_s=100e-6,
+    per_swapped_block_s=20e-6,
     kv_blocks=6000,
     host_kv_bytes=8 << 30,
     max_batch_streams=256,
