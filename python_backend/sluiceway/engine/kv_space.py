@@ -58,6 +58,8 @@ class KvSpace:
         on_lost: Callable[[Sequence], None],
         on_swap_in_cancelled: Callable[[Sequence], None],
     ) -> None:
+        if reclaim not in ("any", "none"):
+            raise ValueError(f"reclaim must be any or none, got {reclaim!r}")
         self.pool = pool
         self.swap = Swapper(pool, swap_blocks_per_step)
         self._block_tokens = block_tokens

@@ -1,24 +1,6 @@
 """Continuous batching over paged KV blocks: decides what one step computes. No tensors, no clock.
 
-How an engine drives it, all on the engine thread::
-
-    plan = scheduler.plan()                # blocks for everything planned are allocated in blocks
-    for copy in plan.swap_out, swap_in:    # copy KV blocks between device and host
-        ...
-    for chunk in plan.prefill:             # compute KV of token_ids[start : start + length]
-        ...
-    for sequence in plan.decode:           # compute KV of token_ids[computed], one token
-        ...
-    scheduler.commit(plan)                 # the KV now exists: computed moves on
-    for sequence in plan.sampled:          # decodes and last chunks: their last position's logits
-        sequence.append(token_id)          # are those of the next token
-        if ended:
-            scheduler.remove(sequence.request_id)  # blocks are free from here on
-
-Between plan() and the last append()/remove() no other method may be called. A preempted or
-released sequence recomputes prompt and answer so far as prefill; its last chunk samples the next
-token as after a prompt, so an engine needs no case for it. An engine
-ends a sequence before it outgrows capacity_tokens.
+How an engine drives it: step_plan.py.
 """
 
 from __future__ import annotations
@@ -47,7 +29,8 @@ class Scheduler:
     Order: first come, first served, those that have begun before those that never ran. Buffer-aware:
     those whose clients fell behind stand among those that never ran, and a waiting sequence of full weight
     may displace a member whose client has plenty unread (weight below 1) and that has had
-    ``quantum_steps``; equal ones never, so normal readers alone see no difference. Nobody starves: see WaitingQueue for the bound.
+    ``quantum_steps``, if that pays (Prices); equal ones never, so normal readers alone see no difference.
+    Nobody starves: see WaitingQueue for the bound.
     """
 
     def __init__(
@@ -80,15 +63,12 @@ class Scheduler:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if not 0 <= admission_free_share < 1:
             raise ValueError(f"admission_free_share must be at least 0 and below 1, got {admission_free_share}")
-        if reclaim not in ("any", "none"):
-            raise ValueError(f"reclaim must be any or none, got {reclaim!r}")
         self.pool = pool
         self.block_tokens = block_tokens
-        self.recomputed_tokens = 0
         self.sequences: dict[str, Sequence] = {}
         self._max_batch = max_batch_streams
         self._is_buffer_aware = buffer_aware
-        self._is_stuck = False
+        self._is_stuck = False  # until somebody lets go
         self._places = Places(
             pool,
             block_tokens=block_tokens,
@@ -104,9 +84,7 @@ class Scheduler:
             kept_free_blocks=int(admission_free_share * pool.total),
             quantum_steps=quantum_steps,
         )
-        self._kv = self._places.kv
-        self._waiting = self._places.waiting
-        self._batch = self._places.batch
+        self._kv, self._waiting, self._batch = self._places.kv, self._places.waiting, self._places.batch
         self.host_pool: BlockPool | None = None
         if host_blocks:
             self.set_host_pool(BlockPool(host_blocks))
@@ -128,9 +106,7 @@ class Scheduler:
 
     def has_work(self) -> bool:
         """False also if nothing can be done until some other method is called."""
-        if self._is_stuck:
-            return False
-        return bool(self._batch or self._waiting or self._kv.swap.is_busy)
+        return not self._is_stuck and bool(self._batch or self._waiting or self._kv.swap.is_busy)
 
     @property
     def capacity_tokens(self) -> int:
@@ -167,6 +143,11 @@ class Scheduler:
         return self.host_pool.free_count if self.host_pool else 0
 
     @property
+    def recomputed_tokens(self) -> int:
+        """Prefilled once more, since their KV had been dropped."""
+        return self._places.recomputed_tokens
+
+    @property
     def displacements(self) -> int:
         """How often one with plenty unread gave up its place in the batch."""
         return self._planner.displacements
@@ -201,16 +182,8 @@ class Scheduler:
         if sequence is None or sequence.is_paused:
             return
         self._is_stuck = False
-        self._places.take_out(sequence)
-        sequence.is_paused = True
         sequence.has_lagged |= self._is_buffer_aware
-        self._kv.hold(sequence)
-        state = SequenceState.PAUSED
-        if sequence.host_blocks:
-            state = SequenceState.SWAPPED
-        elif sequence.ever_computed > 0 and not sequence.blocks:
-            state = SequenceState.PREEMPTED
-        self._places.enter(sequence, state)
+        self._places.pause(sequence)
 
     def resume(self, request_id: str) -> None:
         """Back into the queue: with its KV if it still has it, here or on the host, else to be recomputed."""
@@ -235,8 +208,7 @@ class Scheduler:
         sequence = self.sequences.get(request_id)
         if sequence is not None and sequence.is_paused and (sequence.blocks or sequence.host_blocks):
             self._is_stuck = False
-            self._kv.drop(sequence)
-            self._places.enter(sequence, SequenceState.PREEMPTED)
+            self._places.drop_kv(sequence)
 
     def set_weight(self, request_id: str, weight: float) -> None:
         """1.0: its client waits for the next token; less: it has plenty unread. Larger ones are queued first.
@@ -274,24 +246,4 @@ class Scheduler:
 
     def commit(self, plan: StepPlan) -> None:
         """Everything in ``plan`` has been computed and copied."""
-        for sequence in plan.decode:  # never computed before: only a prefill repeats work
-            sequence.computed += 1
-            sequence.ever_computed = sequence.computed
-        for chunk in plan.prefill:
-            sequence = chunk.sequence
-            end = sequence.computed + chunk.length
-            self.recomputed_tokens += max(0, min(end, sequence.ever_computed) - sequence.computed)
-            sequence.computed = end
-            sequence.ever_computed = max(end, sequence.ever_computed)
-            if chunk.is_last:
-                self._batch.prefilling.pop(sequence.request_id, None)
-                self._places.enter(sequence, SequenceState.RUNNING)
-        if plan.swap_out or plan.swap_in:
-            self._end_transfers(plan)
-
-    def _end_transfers(self, plan: StepPlan) -> None:
-        for transfer in self._kv.swap.commit(plan):
-            if transfer.is_out:
-                self._places.enter(transfer.sequence, SequenceState.SWAPPED)
-            else:
-                self._places.put_in_line(transfer.sequence)
+        self._places.commit(plan)

@@ -1,4 +1,24 @@
-"""What one step computes and copies."""
+"""What one step computes and copies.
+
+How an engine drives the scheduler with it, all on the engine thread::
+
+    plan = scheduler.plan()                # blocks for everything planned are allocated in blocks
+    for copy in plan.swap_out, swap_in:    # copy KV blocks between device and host
+        ...
+    for chunk in plan.prefill:             # compute KV of token_ids[start : start + length]
+        ...
+    for sequence in plan.decode:           # compute KV of token_ids[computed], one token
+        ...
+    scheduler.commit(plan)                 # the KV now exists: computed moves on
+    for sequence in plan.sampled:          # decodes and last chunks: their last position's logits
+        sequence.append(token_id)          # are those of the next token
+        if ended:
+            scheduler.remove(sequence.request_id)  # blocks are free from here on
+
+Between plan() and the last append()/remove() no other method may be called. A preempted or released sequence
+recomputes prompt and answer so far as prefill; its last chunk samples the next token as after a prompt, so
+an engine needs no case for it. An engine ends a sequence before it outgrows capacity_tokens.
+"""
 
 from __future__ import annotations
 
