@@ -69,7 +69,7 @@ def fall(context: BenchContext, arm: str, cliff: Cliff, *, limit_s: float) -> Fa
     result = Fall()
     with context.stack(f"{arm}-{cliff.name}", config(arm, machine)) as stack:
         _people(context, stack, Pace(), 2.0, f"{label}: warming up")
-        _people(context, stack, result.quiet, context.seconds(12, 8), f"{label}: quiet")
+        _people(context, stack, result.quiet, context.seconds(12, 5), f"{label}: quiet")
         wait_until_idle(stack)
         stuck = ReaderProcess(never_readers(stack.ports.envoy, STUCK, tokens=STUCK_TOKENS))
         try:
