@@ -30,7 +30,7 @@ def offending(source: str) -> set[str]:
     return {
         module
         for module in imported_modules(source)
-        if not module.startswith("sluiceway.core.")
+        if not f"{module}.".startswith("sluiceway.core.")
         and (module.split(".")[0] not in sys.stdlib_module_names or module.split(".")[0] in FORBIDDEN)
     }
 
@@ -41,7 +41,14 @@ def test_core_imports_only_pure_standard_library(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["import time", "from threading import Lock", "import numpy", "import sluiceway.engine"]
+    "line",
+    [
+        "import time",
+        "from threading import Lock",
+        "import numpy",
+        "import sluiceway.engine",
+        "from sluiceway import engine",
+    ],
 )
 def test_this_check_sees_what_it_forbids(line: str) -> None:
     assert offending(line)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from sluiceway.core.events import FinishReason
 from sluiceway.core.limits import Limits
+from sluiceway.core.outlet import Outlet
 from sluiceway.core.span import Span
 
 
@@ -17,15 +19,29 @@ class Due(Enum):
     DEGRADE = auto()  # out of the batch, and no progress for degrade_after_s
 
 
-class Deadlines:
-    """One span for each condition; times in seconds on the caller's clock."""
+ENDS_WITH = {
+    Due.DRAIN: FinishReason.STALLED,  # an abort's own reason stands
+    Due.SILENCE: FinishReason.STALLED,
+    Due.SIGNAL: FinishReason.NO_SIGNAL,
+}
 
-    def __init__(self, limits: Limits) -> None:
+
+class Deadlines:
+    """One span for each condition: its time runs while it holds. Times in seconds on the caller's clock.
+
+    is_resumable: of such a stream, the answer is never replaced.
+    """
+
+    def __init__(self, limits: Limits, *, is_resumable: bool) -> None:
+        self._drain = Span(limits.drain_timeout_s)
+        self._silence = Span(limits.max_silence_s)
+        self._signal = Span(limits.signal_timeout_s)
+        self._degrade = Span(None if is_resumable else limits.degrade_after_s)
         self._spans = {
-            Due.DRAIN: Span(limits.drain_timeout_s),
-            Due.SILENCE: Span(limits.max_silence_s),
-            Due.SIGNAL: Span(limits.signal_timeout_s),
-            Due.DEGRADE: Span(limits.degrade_after_s),
+            Due.DRAIN: self._drain,
+            Due.SILENCE: self._silence,
+            Due.SIGNAL: self._signal,
+            Due.DEGRADE: self._degrade,
         }
 
     @property
@@ -35,13 +51,20 @@ class Deadlines:
     def due(self, now: float) -> Due | None:
         return next((due for due, span in self._spans.items() if span.is_over(now)), None)
 
-    def follow(self, due: Due, holds: bool, now: float) -> None:
-        """Say whether the condition holds now: its time runs from the first True on, and stops at False."""
-        if holds:
-            self._spans[due].start(now)
-        else:
-            self._spans[due].stop()
+    def asked_to_end(self, now: float) -> None:
+        """From the first time on, however often it is asked."""
+        self._drain.start(now)
 
-    def restart(self, due: Due) -> None:
-        """Something moved: the time runs anew from the next follow()."""
-        self._spans[due].stop()
+    def progressed(self) -> None:
+        """The reader took something: its time runs anew from the next observe()."""
+        self._silence.stop()
+        self._degrade.stop()
+
+    def observe(self, outlet: Outlet, *, has_signal: bool, is_out: bool, now: float) -> None:
+        """After every event. is_out: of the batch."""
+        is_blocked = outlet.is_blocked
+        waits_for_news = is_blocked or outlet.levels.unconfirmed.frames > 0
+        # A stream without a signal may be read perfectly well: only being stuck counts against it.
+        self._silence.follow(has_signal and waits_for_news, now)
+        self._signal.follow(not has_signal and (is_blocked or is_out), now)
+        self._degrade.follow(is_out, now)

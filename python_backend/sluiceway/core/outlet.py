@@ -17,7 +17,7 @@ _MAX_OUTSTANDING_SENDS = 2  # more frames than this whose send has not returned:
 
 class Outlet:
     """Every frame it yields from ready(), cut() and notice() is booked in the window and must be handed to
-    the pump, in that order. What to_spool() yields is for the spool alone.
+    the pump, in that order. What to_spool() yields is for the spool alone. is_replay: its frames come from there.
 
     Raises ValueError for limits under which no frame could be made.
     """
@@ -40,6 +40,7 @@ class Outlet:
         self.levels = Levels()
         self.discarded = self.spooled = Size.ZERO
         self.is_blocked = False  # the next frame does not fit the window
+        self.is_replay = False
 
     @property
     def backlog(self) -> Size:
@@ -73,6 +74,7 @@ class Outlet:
 
     def replay(self, frame: Frame) -> None:
         """As add(), for a frame that was made before and goes out again under its own number."""
+        self.is_replay = True
         if self._buffer.is_finished:
             self.discarded += Size(bytes=len(frame.text.encode()), tokens=len(frame.token_ids), frames=0)
         else:

@@ -50,10 +50,7 @@ class Reader:
         return self._weight.update(_PLENTY, 0.0)
 
     def follow_behind(self, is_behind: bool, now: float) -> None:
-        if is_behind:
-            self._behind.start(now)
-        else:
-            self._behind.stop()
+        self._behind.follow(is_behind, now)
 
     def behind_s(self, now: float) -> float:
         """Since it fell behind; 0 while it is not."""

@@ -29,5 +29,12 @@ class Span:
         if self._since is None:
             self._since = now
 
+    def follow(self, holds: bool, now: float) -> None:
+        """Say whether it holds now: its time runs from the first True on, and stops at False."""
+        if not holds:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+
     def stop(self) -> None:
         self._since = None

@@ -19,4 +19,7 @@ class State(StrEnum):
 
     @property
     def is_out_of_batch(self) -> bool:
-        return self in (State.PAUSED, State.SWAPPED, State.PREEMPTED)
+        return self in _OUT_OF_BATCH
+
+
+_OUT_OF_BATCH = (State.PAUSED, State.SWAPPED, State.PREEMPTED)
