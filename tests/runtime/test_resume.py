@@ -360,6 +360,7 @@ def test_no_room_for_the_returning_client_changes_nothing_for_the_stream(world):
     world.is_full = True
     world.come_back(2.0, 1)
     world.is_full = False
+    assert world.resumes.next_deadline() == 302.0
     world.make(2.1, owner, "two", reason=FinishReason.STOP)
     assert world.read_all(3.1, world.come_back(3.0, 1)).text == "two"
 
@@ -406,6 +407,128 @@ def test_a_stream_that_could_not_be_kept_goes_on_with_its_client_and_ends_with_i
     assert world.refused[-1][0].startswith("stream_expired: ")
 
 
+# --- connections that only look open, and what only they say ----------------------------------------
+
+
+def small(**settings):
+    """A spool that keeps nothing of what was delivered."""
+    return World(spool={"max_stream_bytes": 200_000, "max_bytes": 400_000, "retained_bytes": 0}, **settings)
+
+
+def make_room(world):
+    """Somebody needs all the room that may be had."""
+    assert world.resumes.spool.grant("all", "", world.resumes.spool.free_bytes)
+    world.resumes.spool.revoke("all")
+
+
+def test_who_takes_over_an_answer_whose_last_frame_was_out_may_lose_that_one_too():
+    world = small()
+    owner = world.begin(1.0)
+    world.make(1.1, owner, "one ", "two", reason=FinishReason.STOP)
+    assert world.streams[owner].sent[-1].finish_reason is FinishReason.STOP
+    back = world.come_back(2.0, 0)
+    world.resumes.delivered("s", owner, 3)  # into buffers of a connection that nobody reads
+    world.do(2.1, back, ClientGone("reset"))
+    world.do(2.2, owner, *(FrameSent(sequence) for sequence in range(3)))
+    assert owner in world.closed
+    make_room(world)
+    again = world.come_back(3.0, 0)
+    assert world.read_all(3.1, again).text == "one two"
+
+
+def test_what_reached_the_client_before_the_last_is_not_what_the_last_one_has():
+    world = small()
+    owner = world.begin(1.0)
+    world.make(1.1, owner, "one ", "two ")
+    before = world.come_back(2.0, 0)
+    last = world.come_back(3.0, 0)
+    world.resumes.delivered("s", before, 2)
+    world.resumes.delivered("s", owner, 2)
+    world.do(3.1, last, ClientGone("reset"))
+    world.make(3.2, owner, "three", reason=FinishReason.STOP)
+    assert world.read_all(4.1, world.come_back(4.0, 0)).text == "one two three"
+
+
+def test_room_is_made_of_answers_that_were_read_and_of_no_others():
+    world = small(flow_control={"window": {"bytes": 4096, "tokens": 100, "frames": 64}})
+    for stream_id in ("read", "read after a return", "left", "let go"):
+        owner = world.begin(1.0, stream_id)
+        if stream_id != "read":
+            world.do(1.1, owner, ClientGone("reset"))
+        world.make(1.2, owner, *["text " * 100] * 15, reason=FinishReason.STOP)
+        if stream_id == "read":
+            world.read_all(1.3, owner)
+        elif stream_id == "read after a return":
+            world.read_all(1.3, world.come_back(1.3, 0, stream_id))
+        elif stream_id == "let go":
+            stuck = world.come_back(1.3, 0, stream_id)
+            assert world.streams[stuck].source.is_over
+            world.do(1.4, stuck, Decided(Decision(action=Action.CANCEL, reason="silent")))
+            world.do(1.5, stuck, *(FrameSent(each.sequence) for each in world.streams[stuck].sent))
+            assert world.closed[stuck].reason is FinishReason.DETACHED
+    make_room(world)
+    for stream_id in ("read", "read after a return", "left", "let go"):
+        world.come_back(2.0, 14, stream_id)
+    assert [text.partition(":")[0] for text, _ in world.refused] == ["stream_expired"] * 2
+    assert world.totals["evicted"] == 2
+
+
+def test_a_client_is_not_made_to_wait_for_what_it_has_not_read_yet():
+    world = small()
+    world.resumes._owners._max_stream_bytes = 100
+    owner = world.begin(1.0)
+    world.make(1.1, owner, *["x" * 100] * 10)
+    assert world.totals["held"] == 0
+    assert "release_kv" not in world.streams[owner].source.calls
+
+
+def test_a_stream_that_needs_more_room_than_was_reserved_goes_on_with_its_client():
+    world = small()
+    world.resumes._floor_bytes = 0
+    owner = world.begin(1.0)
+    assert world.resumes.spool.grant("others", "", world.resumes.spool.free_bytes)
+    world.make(1.1, owner, "one ", "two", reason=FinishReason.STOP)
+    stream = world.read_all(1.2, owner)
+    assert (stream.text, stream.reason) == ("one two", FinishReason.STOP)
+    assert (world.totals["abandoned"], world.totals["cut"]) == (1, 0)
+
+
+def test_an_answer_that_ended_without_its_last_frame_says_so_to_whoever_comes_back(world):
+    owner = world.begin(1.0)
+    world.make(1.1, owner, "one ")
+    world.do(1.2, owner, ClientGone("reset"))
+    back = world.come_back(2.0, 0)
+    world.resumes.closed("s", owner, FinishReason.ERROR, 2.1)
+    stream = world.read_all(2.2, back)
+    assert (stream.text, stream.reason) == ("one ", FinishReason.ERROR)
+
+
+def test_frames_that_are_gone_under_a_client_end_its_answer_with_error():
+    world = World(flow_control={"window": {"bytes": 4096, "tokens": 100, "frames": 64}})
+    owner = world.begin(1.0)
+    world.do(1.1, owner, ClientGone("reset"))
+    world.make(1.2, owner, *["text " * 200] * 150, reason=FinishReason.STOP)
+    back = world.come_back(2.0, 0)
+    assert world.streams[back].source.is_paused
+    world.resumes.spool.remove("s")
+    stream = world.read_all(2.1, back)
+    assert stream.sent[-1].finish_reason is FinishReason.ERROR
+    assert back in world.closed
+
+
+def test_nothing_is_remembered_of_streams_that_are_over(world):
+    for n in range(3):
+        owner = world.begin(1.0, f"s{n}")
+        world.make(1.1, owner, "one ")
+        back = world.come_back(2.0, 0, f"s{n}")
+        world.do(2.1, back, ClientGone("reset"))
+        world.make(2.2, owner, "two", reason=FinishReason.STOP)
+        world.do(2.3, owner, *(FrameSent(each.sequence) for each in world.streams[owner].sent))
+    assert not world.streams
+    kept = world.resumes._owners, world.resumes._replays, world.resumes._replays._client_of, world.resumes._ending
+    assert [len(each) for each in kept] == [0, 0, 0, 0]
+
+
 class Reader:
     """What is asked of the thread that reads Redis."""
 
@@ -440,11 +563,14 @@ def test_another_replicas_stream_is_looked_for_in_redis_and_read_batch_by_batch(
     world.resumes.settle(1.2)
     assert reader.calls[1:] == [("more", "resume-1", 3)]
     world.read_all(1.3, "r1")
-    world.resumes.read(SpoolRead("resume-1", (frame(world, 5, "five", FinishReason.STOP),)))
+    world.resumes.read(SpoolRead("resume-1", (frame(world, 5, "five "),)))
     world.resumes.settle(1.4)
-    stream = world.read_all(1.5, "r1")
-    assert (stream.text, stream.reason) == ("three four five", FinishReason.STOP)
-    assert reader.calls[2:] == [("leave", "resume-1")]
+    assert reader.calls[2:] == [("more", "resume-1", 5)]
+    world.resumes.read(SpoolRead("resume-1", (frame(world, 6, "six", FinishReason.STOP),)))
+    world.resumes.settle(1.5)
+    stream = world.read_all(1.6, "r1")
+    assert (stream.text, stream.reason) == ("three four five six", FinishReason.STOP)
+    assert reader.calls[3:] == [("leave", "resume-1")]
 
 
 @pytest.mark.parametrize(
@@ -485,11 +611,24 @@ def test_a_stream_lost_on_the_way_ends_with_error_after_what_came():
     world = World(writer=Writer(), reader=Reader())
     world.come_back(1.0, 0)
     world.resumes.found(SpoolFound("resume-1", SpoolPosition(sequence=0, first_token_index=0)), 1.1)
-    world.resumes.read(SpoolRead("resume-1", (frame(world, 0, "text "),)))
-    world.resumes.lost(SpoolLost("resume-1", "the replica that made the answer is gone"))
+    words = [f"{n:04d} " * 40 for n in range(200)]
+    world.resumes.read(SpoolRead("resume-1", tuple(frame(world, n, word) for n, word in enumerate(words))))
     world.resumes.settle(1.2)
+    assert world.streams["r1"].source.is_paused
+    world.resumes.lost(SpoolLost("resume-1", "the replica that made the answer is gone"))
     stream = world.read_all(1.3, "r1")
-    assert (stream.text, stream.sent[-1].finish_reason) == ("text ", FinishReason.ERROR)
+    assert (stream.text, stream.sent[-1].finish_reason) == ("".join(words), FinishReason.ERROR)
+    assert "r1" in world.closed
+
+
+def test_a_stream_that_is_lost_while_its_client_waits_ends_at_once():
+    world = World(writer=Writer(), reader=Reader())
+    world.come_back(1.0, 0)
+    world.resumes.found(SpoolFound("resume-1", SpoolPosition(sequence=0, first_token_index=0)), 1.1)
+    world.resumes.settle(1.2)
+    world.resumes.lost(SpoolLost("resume-1", "the replica that made the answer is gone"))
+    world.resumes.settle(1.3)
+    assert world.streams["r1"].sent[-1].finish_reason is FinishReason.ERROR
 
 
 def test_a_client_that_went_to_another_replica_is_let_go_and_paces_the_engine_from_there():
@@ -503,7 +642,11 @@ def test_a_client_that_went_to_another_replica_is_let_go_and_paces_the_engine_fr
     while "pause" not in engine.calls:
         world.make(1.3, owner, "x" * 500)
         made += 1
-    world.resumes.elsewhere(ClientElsewhere("s", made - 5, is_new=False), 200.0)
+    world.resumes.elsewhere(ClientElsewhere("s", made // 3, is_new=False), 100.0)
+    world.resumes.settle(100.0)
+    assert 50_000 < world.resumes.spool.undelivered_bytes("s") < 75_000
+    assert engine.calls[-2:] == ["pause", "release_kv"]
+    world.resumes.elsewhere(ClientElsewhere("s", made // 2, is_new=False), 200.0)
     world.resumes.settle(200.0)
     assert engine.calls[-1] == "resume"
     assert world.resumes.next_deadline() == 500.0
@@ -516,6 +659,7 @@ def test_a_late_notice_does_not_take_a_client_away_that_came_back_to_us():
     world.resumes.elsewhere(ClientElsewhere("s", 1, is_new=True), 1.2)
     back = world.come_back(1.3, 1)
     world.resumes.elsewhere(ClientElsewhere("s", 1, is_new=False), 1.4)
+    assert world.resumes.next_deadline() is None
     world.make(1.5, owner, "two", reason=FinishReason.STOP)
     assert world.read_all(1.6, back).text == "two"
 
@@ -533,3 +677,28 @@ def test_what_is_kept_is_written_to_redis_too():
     assert [call[2] for call in calls if call[0] == "keep"] == [0, 1]
     assert ("refresh", ["s"]) in calls
     assert ("forget", "s") in calls
+
+
+def test_redis_is_not_asked_about_more_streams_than_may_be_open():
+    world = World(writer=Writer(), reader=Reader(), admission={"max_streams": 1})
+    world.come_back(1.0, 3, "one")
+    world.come_back(1.1, 3, "other")
+    assert [call[2] for call in world.resumes._reader.calls] == ["one"]
+    assert world.refused[0][0].startswith("stream_unknown: ")
+
+
+def test_redis_hears_that_there_was_no_room_for_the_client():
+    world = World(writer=Writer(), reader=Reader())
+    world.come_back(1.0, 3)
+    world.is_full = True
+    world.resumes.found(SpoolFound("resume-1", SpoolPosition(sequence=3, first_token_index=30)), 1.1)
+    assert world.resumes._reader.calls[1:] == [("leave", "resume-1")]
+
+
+def test_a_notice_that_a_client_is_elsewhere_still_does_not_count_while_it_is_here():
+    world = World(writer=Writer(), reader=Reader())
+    owner = world.begin(1.0)
+    world.make(1.1, owner, "one ")
+    world.resumes.elsewhere(ClientElsewhere("s", 1, is_new=False), 1.2)
+    assert world.resumes.next_deadline() is None
+    assert world.streams[owner].sent[-1].finish_reason is None

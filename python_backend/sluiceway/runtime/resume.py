@@ -101,8 +101,7 @@ class Resumes:
             self._let_go(request_id, FinishReason.CANCELLED, now)
         elif owner.request_id == request_id and owner.has_client:
             owner.has_client = False
-            if self._replays.client_of(stream_id) is None:
-                self._spool.leave(stream_id, now, is_read=False)
+            self._spool.leave(stream_id, now, is_read=False)
 
     def closed(self, stream_id: str, request_id: str, reason: FinishReason | None, now: float) -> None:
         """The stream is over: FINAL is out, and what its source had to say was said."""
@@ -112,7 +111,7 @@ class Resumes:
         elif (owner := self._owners.find(stream_id, request_id)) is not None:
             self._owners.remove(stream_id)
             self._end(stream_id)
-            if owner.has_client and self._replays.client_of(stream_id) is None:
+            if owner.has_client:
                 # What Envoy still holds of it is at most a window, and who lost that comes back soon.
                 self._spool.leave(stream_id, now, is_read=True)
 

@@ -24,7 +24,7 @@ class Generation(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Owner:
-    """has_client: its own is still there. is_held: too much of it is unread."""
+    """has_client: its own is still there, so no other is. is_held: too much of it is unread."""
 
     request_id: str
     generation: Generation
