@@ -442,6 +442,7 @@ def test_shutdown_lets_the_queue_leave_and_names_itself() -> None:
 def test_shutdown_of_a_stuck_stream_ends_after_the_drain_time() -> None:
     stream = paused_stream()
     stream.do(AbortRequested(FinishReason.SHUTDOWN))
+    stream.do(AbortRequested(FinishReason.ERROR))  # the first reason stands
     stream.finish(FinishReason.CANCELLED)
     assert stream.at(102.9) == []
     assert names(stream.at(103.0)) == ["SendFrame", "StreamClosed"]
