@@ -6,7 +6,7 @@ import pytest
 from sluiceway.core.commands import Frame
 from sluiceway.core.events import FinishReason
 from sluiceway.runtime.codec import Outputs, RawRequest, parse, tensors
-from sluiceway.runtime.config import AdmissionConfig
+from sluiceway.runtime.config_sections import AdmissionConfig
 from sluiceway.runtime.errors import RequestError
 
 ADMISSION = AdmissionConfig(max_prompt_bytes=100)

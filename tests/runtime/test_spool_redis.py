@@ -21,7 +21,8 @@ from sluiceway.core.spool_errors import (
     StreamUnknown,
 )
 from sluiceway.core.spool_record import pack
-from sluiceway.runtime.config import Config, RedisConfig
+from sluiceway.runtime.config import Config
+from sluiceway.runtime.config_spool import RedisConfig
 from sluiceway.runtime.errors import ConfigError
 from sluiceway.runtime.messages import ClientElsewhere, SpoolFound, SpoolLost, SpoolRead
 from sluiceway.runtime.spool_reader import SpoolReader, SpoolUnreachable

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from sluiceway.core.commands import Frame
 from sluiceway.engine.protocol import SamplingParams
-from sluiceway.runtime.config import AdmissionConfig
+from sluiceway.runtime.config_sections import AdmissionConfig
 from sluiceway.runtime.errors import RequestError
 from sluiceway.runtime.sampling import parse_sampling, unique_pairs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sluiceway.core.events import EngineFinished, Event, FinishReason, TokensProduced
 from sluiceway.engine.protocol import EngineRequest, SamplingParams, TokenEvent
-from sluiceway.runtime.config import DegradedConfig
+from sluiceway.runtime.config_sections import DegradedConfig
 from sluiceway.runtime.engine_loop import EnginePort
 from sluiceway.runtime.source import EngineSource
 from sluiceway.runtime.stream import Stream

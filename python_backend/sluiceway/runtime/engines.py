@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sluiceway.engine.protocol import Engine
-from sluiceway.runtime.config import EngineConfig
+from sluiceway.runtime.config_sections import EngineConfig
 from sluiceway.runtime.errors import ConfigError
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import redis
 from pydantic import SecretStr, ValidationError
 
-from sluiceway.runtime.config import Config, RedisConfig
+from sluiceway.runtime.config import Config
+from sluiceway.runtime.config_spool import RedisConfig
 from sluiceway.runtime.errors import ConfigError
 
 OWNER_TTL_S = 10  # a replica that said nothing for so long is gone
