@@ -44,7 +44,7 @@ def test_a_request_cut_off_by_the_end_of_the_window_is_no_stall():
 
 def test_paused_counts_by_client_name_and_state():
     streams = [
-        {"client_id": "never-0", "state": "PAUSED"},
+        {"client_id": "never-0", "state": "swapped"},
         {"client_id": "never-1", "state": "preempted"},
         {"client_id": "never-2", "state": "streaming"},
         {"client_id": "reader-0", "state": "paused"},

@@ -17,6 +17,7 @@ from sluiceway.cli.bench.departures import connection_settings, finished_entries
 from sluiceway.cli.bench.readers import Leave, Never, Normal, ReaderLoop, StreamRequest
 from sluiceway.cli.process import is_alive
 from sluiceway.cli.stack import Stack
+from sluiceway.core.states import State
 
 LEAVES = (Leave.RST_STREAM, Leave.FIN, Leave.TCP_RST)
 CRASH_SHOWS_WITHIN_S = 2.0
@@ -40,7 +41,7 @@ def _until_active(stack: Stack, ids: list[str]) -> None:
 
 
 def _until_paused(stack: Stack, ids: list[str]) -> None:
-    wait_until(stack, ids, lambda stream: stream["state"] in ("paused", "swapped", "preempted"), "a crowd that is paused")
+    wait_until(stack, ids, lambda stream: State(stream["state"]).is_out_of_batch, "a crowd that is paused")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from sluiceway.cli.bench.readers import Reading
 from sluiceway.cli.bench.stats import percentile, summary
+from sluiceway.core.states import State
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ def paused(statistics: dict[str, Any], prefix: str) -> int:
     return sum(
         1
         for stream in statistics["streams"]
-        if (stream["client_id"] or "").startswith(prefix) and stream["state"].lower() in ("paused", "swapped", "preempted")
+        if (stream["client_id"] or "").startswith(prefix) and State(stream["state"]).is_out_of_batch
     )
 
 

@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from sluiceway.core.states import State
+
 FLOW = ("produced", "sent", "forwarded", "delivered")
 LEVELS = ("delivered", "forwarded", "sent", "paused", "produced")
 STILL_S = 1.0  # a level has stopped when it stood still for at least this long, to the end of the watch
@@ -38,7 +40,7 @@ class Watch:
                 self.samples.append(
                     Sample(
                         at,
-                        stream["state"].lower(),
+                        stream["state"],
                         {level: stream[level]["tokens"] for level in FLOW},
                         {level: stream[level]["bytes"] for level in FLOW},
                     )
@@ -47,7 +49,7 @@ class Watch:
     def stopped(self, level: str) -> Sample | None:
         """The first sample since which ``level`` stood still (for "paused": the first paused one)."""
         if level == "paused":
-            return next((each for each in self.samples if each.state in ("paused", "swapped", "preempted")), None)
+            return next((each for each in self.samples if State(each.state).is_out_of_batch), None)
         if not self.samples:
             return None
         last = self.samples[-1]
