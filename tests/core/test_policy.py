@@ -297,3 +297,9 @@ def test_no_steady_slow_reader_is_ever_ended(rate: float, lump_s: float, burst: 
 def test_contradictions_in_the_settings_are_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         PolicySettings(**wrong)
+
+
+@pytest.mark.parametrize("mode", ["cost", "hold", "drop"])
+def test_a_paused_stream_that_holds_no_kv_is_held_whatever_others_want(mode: Mode) -> None:
+    decision = Policy(mode=mode).decide(behind(kv_blocks=0, behind_s=9.0, silence_s=5.0), load(longest_wait_s=9.0))
+    assert (decision.action, decision.reason) == (Action.HOLD, Reason.HOLDS_NOTHING)

@@ -114,6 +114,18 @@ def test_streams_that_hold_nothing_are_looked_at_less_often() -> None:
     assert made.next_deadline() == 1.0
 
 
+@pytest.mark.parametrize("mode", ["cost", "hold", "drop"])
+def test_of_a_stream_without_kv_nothing_is_told_but_its_end(mode: Mode) -> None:
+    """A returned client's, fed from the spool: paused, and nothing to give."""
+    made = Reviews(Policy(mode=mode))
+    made.add("a", 0.0)
+    for n in range(30):
+        assert made.review(float(n), BUSY, all_alike(kv_blocks=0, kv_tokens=0, behind_s=n, silence_s=1.0)) == []
+    assert len(made) == 1
+    ((_, decision),) = made.review(50.0, BUSY, all_alike(kv_blocks=0, kv_tokens=0, behind_s=50.0, silence_s=50.0))
+    assert (decision.action, decision.reason) == (Action.CANCEL, Reason.SILENT)
+
+
 def test_one_that_waits_does_not_cost_every_paused_stream_its_kv() -> None:
     """512 blocks: 32 at a time, and the next only once the engine can have answered (two steps of 25 ms)."""
     made = reviews(*"abcdefgh")

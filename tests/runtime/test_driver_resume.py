@@ -9,7 +9,8 @@ import pytest
 from sluiceway.core.events import FinishReason
 from sluiceway.core.record import Record
 from sluiceway.core.spool import SpoolPosition
-from sluiceway.engine.protocol import SamplingParams, TokenEvent
+from sluiceway.core.states import State
+from sluiceway.engine.protocol import EngineLoad, SamplingParams, TokenEvent
 from sluiceway.runtime.codec import GenerateRequest
 from sluiceway.runtime.config import Config
 from sluiceway.runtime.driver import Driver
@@ -35,13 +36,13 @@ class Fake:
 
 class World:
     def __init__(self, reader=None, **settings):
-        self.engine, self.outbox = Fake(), Fake()
+        self.engine, self.outbox, self.log = Fake(), Fake(), []
         self.driver = Driver(
             Config.model_validate(settings),
             engine=self.engine,
             outbox=self.outbox,
             overhead_bytes=lambda message: 110,
-            log=lambda text: None,
+            log=self.log.append,
             spool_reader=reader,
         )
 
@@ -158,3 +159,35 @@ def test_records_of_the_new_connection_move_what_is_kept():
     body = sum(frame.wire_bytes for frame in frames)
     world.at(1.2, Records([Record("rpc", len(frames), body, body)]))
     assert world.driver._resumes.spool.first_sequence("s") == len(frames)
+
+
+def test_pauses_of_a_returned_client_are_not_decisions_but_its_silence_is():
+    world = World()
+    world.admit(1.0, "s")
+    world.gone(1.1)
+    for n in range(300):
+        world.tokens(1.2, "r1", b"%04d " % n * 40, FinishReason.LENGTH if n == 299 else None)
+    world.admit(2.0, "s", rpc_id="new", resume_frame=0)
+    world.at(2.0, Records([Record("new", 0, 0, 0)]))
+    crowded = EngineLoad(
+        kv_blocks_total=100,
+        kv_blocks_free=0,
+        host_blocks_free=0,
+        batch_streams=4,
+        batch_free=0,
+        waiting=1,
+        oldest_waiting=None,
+        step_s=0.02,
+        prefill_tokens_per_s=1000.0,
+        swap_blocks_per_s=1000.0,
+    )
+    for n in range(20, 60):
+        world.at(n / 10, Tokens([], n / 10, crowded))
+    answer = Future()
+    world.at(6.0, Snapshot(answer))
+    snapshot = answer.result(0)
+    assert (snapshot.behind, snapshot.decisions, world.log) == (1, {}, [])
+    assert snapshot.streams[0].sender.state is State.PAUSED
+    world.at(53.0, Tokens([], 53.0, crowded))
+    assert world.frames("r2")[-1].finish_reason is FinishReason.DETACHED
+    assert [line.split()[0] for line in world.log] == ["decision"]

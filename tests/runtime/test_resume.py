@@ -433,6 +433,7 @@ def test_who_takes_over_an_answer_whose_last_frame_was_out_may_lose_that_one_too
     assert owner in world.closed
     make_room(world)
     again = world.come_back(3.0, 0)
+    assert world.refused == []
     assert world.read_all(3.1, again).text == "one two"
 
 

@@ -48,6 +48,11 @@ class BehindStream:
     tenant: str = ""
     tier: int = 0
 
+    @property
+    def holds_kv(self) -> bool:
+        """Here or on the host. One that does not can only be ended, there is nothing else to decide."""
+        return self.kv_blocks > 0 or self.host_blocks > 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:

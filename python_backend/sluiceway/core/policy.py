@@ -56,13 +56,13 @@ class Policy:
         """
         if (reason := self._end_reason(stream)) is not None:
             return self._end(stream, load, reason)
+        if stream.state not in (State.PAUSED, State.SWAPPED) or not stream.holds_kv:
+            return Decision(action=Action.HOLD, reason=Reason.HOLDS_NOTHING)
         if self.mode == "hold":
             return Decision(action=Action.HOLD, reason=Reason.MODE_HOLD)
         if self.mode == "drop":
             is_due = stream.state is State.PAUSED and stream.behind_s >= self.settings.release_kv_after_s
             return Decision(action=Action.DROP if is_due else Action.HOLD, reason=Reason.MODE_DROP)
-        if stream.state not in (State.PAUSED, State.SWAPPED):
-            return Decision(action=Action.HOLD, reason=Reason.HOLDS_NOTHING)
         if pressure_now is None:
             pressure_now = pressure(load, self.settings)
         return self._cheapest(stream, load, outlook or own_outlook(stream), pressure_now)

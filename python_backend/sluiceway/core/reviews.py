@@ -104,7 +104,7 @@ class Reviews:
         return max(self._heap[0][0], self._next_turn_at) if self._heap else None
 
     def review(self, now: float, load: Load, describe: _Describe) -> list[tuple[str, Decision]]:
-        """Look at those that are due; answer the decisions that change something, and each stream's first.
+        """Look at those that are due; answer the decisions that change something, and the first about each KV.
 
         describe: the stream as it is now; None if it is not behind any more, which forgets it.
         """
@@ -120,7 +120,8 @@ class Reviews:
                 continue
             entry.due = now + self._review_s * (1 if stream.kv_blocks > 0 else RELAXED)
             decision = self._decide(entry, stream, load, pressure, now)
-            if decision.action is not Action.HOLD or entry.last is None:
+            # A returned client's stream, fed from the spool, pauses as often as it likes: nothing to tell.
+            if decision.action is not Action.HOLD or (entry.last is None and stream.holds_kv):
                 candidates.append(_Candidate(entry, stream, decision))
         granted = self._grant(candidates, load, now)
         for entry in due:
