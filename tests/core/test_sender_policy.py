@@ -12,6 +12,7 @@ from sluiceway.core.commands import (
     AbortGeneration,
     CloseSilently,
     Frame,
+    PauseGeneration,
     ReleaseKv,
     ReplaceGeneration,
     ResumeGeneration,
@@ -31,7 +32,7 @@ from sluiceway.core.events import (
     SendFailed,
     TokensProduced,
 )
-from sluiceway.core.limits import Size
+from sluiceway.core.limits import CushionLimits, Size
 from sluiceway.core.record import Record
 from sluiceway.core.states import State
 
@@ -295,8 +296,66 @@ def test_nobody_waits_for_a_detached_stream() -> None:
 # --- weight ------------------------------------------------------------------------------------------
 
 
-def test_a_reader_with_plenty_unread_loses_weight_and_gets_it_back() -> None:
+def stuck_stream(**changes: object) -> Stream:
+    """Paused at 101.0: nothing was taken for a second, far below the high watermark."""
+    stream = Stream(
+        limits(high=Size(bytes=9_000, tokens=900, frames=900), low=Size(bytes=8_000, tokens=800, frames=800), **changes)
+    )
+    stream.deliver()
+    stream.produce(times=16)
+    assert stream.sender.state is State.STREAMING
+    stream.now = 101.0
+    assert PauseGeneration() in stream.produce()
+    return stream
+
+
+def test_a_reader_that_takes_nothing_is_paused_before_the_watermark() -> None:
+    stream = stuck_stream()
+    assert stream.at(103.0) == []
+    assert ResumeGeneration() not in stream.deliver(1), "at a token in 3 s the rest lasts for long"
+    stream.deliver_until(State.STREAMING)
+    assert 0 < stream.sender.backlog.tokens < 16
+
+
+def test_few_tokens_unread_are_no_reason_to_pause() -> None:
+    stream = Stream(limits(cushion=CushionLimits(min_tokens=16)))
+    stream.deliver()
+    stream.produce(times=10)
+    stream.now = 120.0
+    stream.produce(times=5)
+    assert stream.sender.state is State.STREAMING
+
+
+def test_without_a_signal_silence_says_nothing() -> None:
     stream = Stream(limits(high=Size(bytes=9_000, tokens=900, frames=900)))
+    stream.produce(times=16)
+    stream.now = 102.0
+    stream.produce()
+    assert stream.sender.state is State.STREAMING
+
+
+@pytest.mark.parametrize("changes", [{"cushion": None}, {"pausing": False}])
+def test_a_cushion_can_be_left_out(changes: dict[str, object]) -> None:
+    stream = Stream(limits(high=Size(bytes=9_000, tokens=900, frames=900), **changes))
+    stream.deliver()
+    stream.produce(times=16)
+    stream.now = 110.0
+    stream.produce()
+    assert stream.sender.state is State.STREAMING
+
+
+def test_a_grant_to_one_that_is_paused_below_the_low_watermark_lasts_until_it_is_used() -> None:
+    stream = stuck_stream()
+    assert ResumeGeneration() in stream.decide(Action.RUN_AHEAD, run_ahead_bytes=300)
+    stream.produce(times=100)
+    assert stream.sender.state is State.STREAMING, "it takes nothing, and that is known"
+    while stream.sender.backlog.bytes <= 9_000 + 300:
+        stream.produce(b"word " * 10)
+    assert stream.sender.state is State.PAUSED
+
+
+def test_a_reader_with_plenty_unread_loses_weight_and_gets_it_back() -> None:
+    stream = Stream(limits(high=Size(bytes=9_000, tokens=900, frames=900), cushion=None))
     stream.deliver()
     stream.produce(times=30)
     assert SetWeight(1 / 16) not in stream.commands

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sluiceway.core.limits import Limits, Size
+from sluiceway.core.limits import CushionLimits, Limits, Size
 from sluiceway.core.policy_settings import PolicySettings
 from sluiceway.runtime.config import Config, model_dir
 from sluiceway.runtime.config_file import load_config
@@ -33,6 +33,14 @@ def test_the_shipped_file_holds_the_defaults():
     shipped = load_config(SHIPPED)
     assert shipped.model_copy(update={"engine": Config().engine}) == Config()
     assert replace(shipped.limits(110), max_backlog_bytes=None) == Limits()
+
+
+def test_a_cushion_may_be_left_out_or_set_in_part(tmp_path):
+    assert load_config(write(tmp_path, "flow_control: {cushion: null}")).limits(110).cushion is None
+    cushion = load_config(write(tmp_path, "flow_control: {cushion: {high_s: 8.0}}")).limits(110).cushion
+    assert cushion == CushionLimits(high_s=8.0)
+    text = "flow_control:\n  cushion: {low_s: 5.0}"
+    assert complaint(tmp_path, text) == "2: flow_control.cushion: low_s (5.0) must not be above high_s (4.0)"
 
 
 def test_an_empty_file_is_all_defaults(tmp_path):

@@ -604,7 +604,7 @@ def test_a_client_that_left_is_not_looked_at_any_more():
 
 
 def test_the_engine_is_told_who_has_plenty_unread():
-    world = World()
+    world = World(flow_control={"cushion": None})
     world.admit(1.0)
     world.at(1.0, record())
     for tenth in range(40):

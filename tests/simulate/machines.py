@@ -10,6 +10,7 @@ from sluiceway.cli.simulate.figures import Figures, figures
 from sluiceway.cli.simulate.profile import Profile
 from sluiceway.cli.simulate.simulation import Result, Simulation
 from sluiceway.cli.simulate.trace import Arrival
+from sluiceway.core.limits import Limits
 
 SMALL = Profile(
     name="small",
@@ -36,8 +37,8 @@ def arrival(at: float = 0.0, tokens: int = 8, reader: str = "normal", **others: 
     return Arrival(arrival_s=at, prompt_tokens=16, output_tokens=tokens, reader=reader, **others)
 
 
-def run(arm: str, trace: list[Arrival], profile: Profile = SMALL) -> Result:
-    return Simulation(ARMS[arm], profile, sorted(trace, key=lambda each: each.arrival_s)).run()
+def run(arm: str, trace: list[Arrival], profile: Profile = SMALL, limits: Limits | None = None) -> Result:
+    return Simulation(ARMS[arm], profile, sorted(trace, key=lambda each: each.arrival_s), limits).run()
 
 
 def seen(result: Result, profile: Profile = SMALL) -> Figures:

@@ -54,14 +54,19 @@ def describe(
 
 
 def _resume_bytes(backlog: Size, limits: Limits) -> int:
-    """How much must be delivered until every unit is at low, as if the backlog left evenly."""
+    """How much must be delivered until every unit is at low, as if the backlog left evenly.
+
+    One that was paused for plenty unread needs less, but some: from high_s down to low_s.
+    """
     _, low = limits.marks
-    shares = [
+    cushion = limits.cushion if limits.pausing else None
+    shares = [0.0 if cushion is None else 1 - cushion.low_s / cushion.high_s]
+    shares += [
         1 - below / have
         for have, below in ((backlog.bytes, low.bytes), (backlog.tokens, low.tokens), (backlog.frames, low.frames))
         if have > below
     ]
-    return round(backlog.bytes * max(shares, default=0.0))
+    return round(backlog.bytes * max(shares))
 
 
 def _text_bytes_per_token(produced: Size, limits: Limits) -> float:

@@ -37,12 +37,36 @@ _UNBOUNDED = 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CushionLimits:
+    """Ample from ``high_s`` on, until below ``low_s``; also if nothing was taken for ``quiet_s``.
+
+    low_s must cover the way back into the batch (the signal's 0.15 s, a place, a copy or a recompute).
+    quiet_s: ten records without progress; a client that takes its buffer in lumps has a lump to read meanwhile.
+    min_tokens: fewer are never ample, and half as many end it. Raises ValueError naming the field.
+    """
+
+    high_s: float = 4.0
+    low_s: float = 2.0
+    quiet_s: float = 1.0
+    min_tokens: int = 16
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low_s <= self.high_s:
+            raise ValueError(f"low_s is {self.low_s}, must be above 0 and at most high_s ({self.high_s})")
+        if self.quiet_s <= 0:
+            raise ValueError(f"quiet_s is {self.quiet_s}, must be above 0")
+        if self.min_tokens < 1:
+            raise ValueError(f"min_tokens is {self.min_tokens}, must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Bytes first (memory, network), tokens and frames beside them. Times in seconds.
 
     window: unconfirmed content that may be with Triton and Envoy at once, per RPC.
     high / low: pause when the backlog (produced - delivered) exceeds high in any unit, resume once it
     is at or below low in every unit.
+    cushion: pause as well while what is unread lasts the client for so long (cushion.py). None: never.
     merge_frames: with this many frames unconfirmed, increments wait and merge into larger frames.
     max_silence_s: unconfirmed content and no progress for this long ends the stream ("stalled").
     signal_timeout_s: window full and no delivery signal for this long ends it ("no_signal").
@@ -56,6 +80,7 @@ class Limits:
     window: Size = Size(bytes=16 * 1024, tokens=4096, frames=64)
     high: Size = Size(bytes=16 * 1024, tokens=256, frames=96)
     low: Size = Size(bytes=4 * 1024, tokens=64, frames=24)
+    cushion: CushionLimits | None = CushionLimits()
     max_frame_bytes: int = 4096
     merge_frames: int = 16
     frame_overhead_bytes: int = 110

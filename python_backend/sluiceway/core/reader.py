@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from sluiceway.core.cushion import Cushion
 from sluiceway.core.drain import DrainRate
-from sluiceway.core.limits import Size
+from sluiceway.core.limits import CushionLimits, Size
 from sluiceway.core.span import Span
 from sluiceway.core.weight import DEFAULT, Weight, WeightSettings
 
@@ -13,8 +14,9 @@ _PLENTY = 2**62  # tokens
 class Reader:
     """Times in seconds on the caller's clock."""
 
-    def __init__(self, now: float, settings: WeightSettings = DEFAULT) -> None:
+    def __init__(self, now: float, cushion: CushionLimits | None, settings: WeightSettings = DEFAULT) -> None:
         self._drain = DrainRate(now)
+        self._cushion = None if cushion is None else Cushion(cushion, now)
         self._weight = Weight(settings)
         self._min_unread_tokens = settings.min_unread_tokens
         self._silence = Span()
@@ -33,10 +35,16 @@ class Reader:
         if is_busy is self._is_busy and delivered == self._delivered:
             return  # one more token in a backlog: most calls are of this kind
         self._drain.observe(delivered, backlog, now)
+        if self._cushion is not None:
+            self._cushion.observe(delivered, backlog, now)
         self._silence.stop()
         if is_busy:
             self._silence.start(now)
         self._delivered, self._is_busy = delivered, is_busy
+
+    def has_plenty(self, backlog: Size, now: float) -> bool:
+        """Whether what is unread will last it for a while (cushion.py). Means nothing without a signal."""
+        return self._cushion is not None and self._cushion.update(backlog.tokens, self.silence_s(now), now)
 
     def weigh(self, backlog: Size, *, has_signal: bool, now: float) -> bool:
         """Answer whether the weight changed. Without a signal the backlog says nothing of the client."""

@@ -58,7 +58,7 @@ class BoundedSender:
         self._outlet = Outlet(
             request_id, limits, window, first_sequence=first_sequence, first_token_index=first_token_index
         )
-        self._reader = Reader(now)
+        self._reader = Reader(now, limits.cushion if limits.pausing else None)
         self._throttle = Throttle(self._machine, limits)
         self._ending = Ending(self._machine, self._outlet, self._reader, is_resumable=resumable)
         self._deadlines = Deadlines(limits, is_resumable=resumable)
@@ -218,7 +218,9 @@ class BoundedSender:
         backlog = self._outlet.backlog
         # Without a signal the backlog says nothing until the window is full.
         is_known = has_signal or self._outlet.is_blocked
-        self._throttle.update(backlog, is_known=is_known, now=now, commands=commands)
+        self._reader.observe(self._outlet.levels.delivered, backlog, now)
+        has_plenty = has_signal and self._reader.has_plenty(backlog, now)
+        self._throttle.update(backlog, has_plenty=has_plenty, is_known=is_known, now=now, commands=commands)
         if self._machine.state is not before:
             self._send_ready(has_signal, commands)  # what waited to be merged has nothing more to wait for
             backlog = self._outlet.backlog
@@ -241,7 +243,6 @@ class BoundedSender:
         if not is_out:
             self._throttle.pauses.end(now)
         self._deadlines.observe(self._outlet, has_signal=has_signal, is_out=is_out, now=now)
-        self._reader.observe(self._outlet.levels.delivered, backlog, now)
         self._reader.follow_behind(self.is_behind or self.run_ahead_bytes > 0, now)
         if self._machine.state is State.STREAMING and self._reader.weigh(backlog, has_signal=has_signal, now=now):
             commands.append(SetWeight(self._reader.weight))

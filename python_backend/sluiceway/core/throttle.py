@@ -1,4 +1,7 @@
-"""Whether the engine generates for one stream: paused above high, resumed at low, and what is decided between."""
+"""Whether the engine generates for one stream.
+
+Paused above high or with plenty unread, resumed at low with little unread, and what is decided in between.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +40,11 @@ class Throttle:
         granted_bytes = self._watermark.granted_bytes
         return granted_bytes if self._machine.state not in (State.DETACHED, State.FINISHED) else 0
 
-    def update(self, backlog: Size, *, is_known: bool, now: float, commands: list[Command]) -> None:
-        """Pause or resume. is_known: the backlog says something of the reader."""
+    def update(self, backlog: Size, *, has_plenty: bool, is_known: bool, now: float, commands: list[Command]) -> None:
+        """Pause or resume. is_known: the backlog says something of the reader; has_plenty: it will last it a while."""
         is_above = self._watermark.update(backlog)
         state = self._machine.state
-        if is_above:
+        if is_above or (has_plenty and not self._watermark.granted_bytes):
             if state is State.STREAMING and is_known and not self.is_degraded:
                 self._machine.move(Trigger.ABOVE_HIGH)
                 self.pauses.begin(now)

@@ -24,8 +24,8 @@ class Trigger(StrEnum):
     """What moves a stream: an event, or what an event made true."""
 
     FIRST_TOKENS = "first tokens"
-    ABOVE_HIGH = "backlog above high / pause"
-    AT_LOW = "backlog at low / resume"
+    ABOVE_HIGH = "backlog above high, or plenty unread / pause"
+    AT_LOW = "backlog at low and little unread / resume"
     SWAP = "decided to swap / swap out"
     DROP = "decided to drop / release KV"
     RUN_AHEAD = "decided to run ahead / resume"

@@ -8,7 +8,7 @@ from sluiceway.core.limits import Size
 class Watermark:
     """Two marks per unit. At high exactly is not above; at low exactly is no longer above.
 
-    A grant raises high in bytes and waives its other units, until the backlog is at low again.
+    A grant raises high in bytes and waives its other units, until the backlog has come down to low.
 
     Raises ValueError if low is above high, or negative, in any unit.
     """
@@ -24,6 +24,7 @@ class Watermark:
         self._low = low
         self._is_above = False
         self._granted_bytes = self._limit_bytes = 0
+        self._was_above_low = False  # since the grant
 
     @property
     def granted_bytes(self) -> int:
@@ -39,13 +40,18 @@ class Watermark:
         # What it has beyond the limit came while the pause was on its way; it does not use up the grant.
         self._limit_bytes = max(limit, backlog.bytes) + extra_bytes
         self._granted_bytes += extra_bytes
+        self._was_above_low = False
         self._is_above = False
 
     def update(self, backlog: Size) -> bool:
         """Take the present backlog and answer whether it is above."""
         # One unit too many is enough to stop; every unit must be down before going on.
-        if self._granted_bytes and not backlog.exceeds(self._low):
-            self._granted_bytes = 0
+        if self._granted_bytes:
+            # A grant may begin at low (paused with plenty unread): it has to be used before it can be over.
+            is_at_low = not backlog.exceeds(self._low)
+            if is_at_low and self._was_above_low:
+                self._granted_bytes = 0
+            self._was_above_low |= not is_at_low
         if self._is_above:
             self._is_above = backlog.exceeds(self._low)
         elif self._granted_bytes:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from sluiceway.core.limits import Limits, Size
+from sluiceway.core.limits import CushionLimits, Limits, Size
 from sluiceway.core.policy import Mode
 from sluiceway.core.policy_settings import PolicySettings
 
@@ -65,6 +65,22 @@ def _size(size: Size) -> SizeConfig:
 
 
 _DEFAULT = Limits()
+_CUSHION = CushionLimits()
+
+
+class CushionConfig(Section):
+    """core.limits.CushionLimits."""
+
+    high_s: Positive = _CUSHION.high_s
+    low_s: Positive = _CUSHION.low_s
+    quiet_s: Positive = _CUSHION.quiet_s
+    min_tokens: int = Field(_CUSHION.min_tokens, ge=1, le=2**40)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low_s > self.high_s:
+            raise ValueError(f"low_s ({self.low_s}) must not be above high_s ({self.high_s})")
+        return self
 
 
 class FlowControlConfig(Section):
@@ -76,6 +92,7 @@ class FlowControlConfig(Section):
     window: SizeConfig = _size(_DEFAULT.window)
     high: SizeConfig = _size(_DEFAULT.high)
     low: SizeConfig = _size(_DEFAULT.low)
+    cushion: CushionConfig | None = CushionConfig()
     max_frame_bytes: int = Field(_DEFAULT.max_frame_bytes, ge=64, le=MAX_WINDOW_BYTES)
     merge_frames: int = Field(_DEFAULT.merge_frames, ge=1, le=2**20)
     max_silence_s: Positive = _DEFAULT.max_silence_s
@@ -107,6 +124,7 @@ class FlowControlConfig(Section):
             window=self.window.size(),
             high=self.high.size(),
             low=self.low.size(),
+            cushion=None if self.cushion is None else CushionLimits(**self.cushion.model_dump()),
             max_frame_bytes=self.max_frame_bytes,
             merge_frames=self.merge_frames,
             frame_overhead_bytes=frame_overhead_bytes,

@@ -16,9 +16,13 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
     # As every other engine: generate to the last token whatever the client reads.
     "run_to_completion": {"engine": {"buffer_aware": False}, "flow_control": {"mode": "run_to_completion"}},
     # Pause above the watermark and keep the KV, whoever wants it.
-    "hold": {"engine": {"buffer_aware": False, "reclaim": "none"}, "policy": {"mode": "hold"}},
+    "hold": {
+        "engine": {"buffer_aware": False, "reclaim": "none"},
+        "flow_control": {"cushion": None},
+        "policy": {"mode": "hold"},
+    },
     # Pause, then drop the KV after a fixed time.
-    "drop": {"engine": {"buffer_aware": False}, "policy": {"mode": "drop"}},
+    "drop": {"engine": {"buffer_aware": False}, "flow_control": {"cushion": None}, "policy": {"mode": "drop"}},
     # As shipped.
     "ours": {},
 }

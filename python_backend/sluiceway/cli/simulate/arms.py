@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from sluiceway.core.limits import Limits
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
@@ -18,6 +20,11 @@ class Arm:
     heeds_leaving: bool = True
     mode: Literal["cost", "hold", "drop"] = "hold"
     buffer_aware: bool = False
+
+    @property
+    def limits(self) -> Limits:
+        """As shipped; the arms to compare with know no cushion."""
+        return Limits() if self.mode == "cost" else Limits(cushion=None)
 
     @property
     def reclaim(self) -> Literal["any", "none"]:
