@@ -233,3 +233,23 @@ def test_a_grant_counts_until_it_is_revoked():
     kept.revoke("r1")
     kept.revoke("r1")
     assert (kept.free_bytes, kept.totals().granted_bytes) == (1000, 0)
+
+
+def test_a_tenant_s_limit_is_met_with_the_tenant_s_own_answers():
+    kept = spool(max_tenant_bytes=3 * FLOOR)
+    for stream_id, tenant in (("theirs", "other"), ("mine", "me")):
+        filled(kept, stream_id, tenant, frames=4, reason=FinishReason.STOP)
+        kept.leave(stream_id, 1.0, is_read=True)
+    kept.open("next", "me", 3 * FLOOR)
+    assert list(kept) == ["theirs", "next"]
+    assert kept.totals().evicted == 1
+
+
+def test_what_was_forgotten_does_not_expire_too():
+    kept = spool()
+    filled(kept, reason=FinishReason.STOP)
+    kept.leave("s", 1.0, is_read=True)
+    kept.remove("s")
+    assert kept.next_deadline() is None
+    assert kept.expire(1000.0) == []
+    assert kept.totals().expired == 0
