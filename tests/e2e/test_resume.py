@@ -19,6 +19,7 @@ from sluiceway.runtime.wire import response_bytes
 
 pytestmark = pytest.mark.e2e
 
+TTL_S = 3.0  # of an answer whose client left
 REFERENCES = dict(zip(PROMPTS, scripted(CONFIG, PROMPTS, TOKENS), strict=True))
 ALL = {"return_token_ids": True, "return_frame": True, "return_finish_reason": True}
 ROUNDS = range(8)  # of the bench's 200
@@ -32,7 +33,7 @@ def start(tmp_path_factory, name, **spool):
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory):
-    with start(tmp_path_factory, "resume", ttl_s=3.0) as running:
+    with start(tmp_path_factory, "resume", ttl_s=TTL_S) as running:
         yield running
 
 
@@ -98,7 +99,7 @@ def test_an_answer_that_was_read_can_be_read_again_from_any_frame_until_it_expir
         again = [outputs(response) for response in come_back(stack, stream_id, first)]
         for name in ("text_output", "token_ids", "frame", "finish_reason"):
             assert [frame[name] for frame in again] == [frame[name] for frame in frames[first:]]
-    time.sleep(3.5)
+    time.sleep(TTL_S + 0.5)  # counted from when its last client left
     assert errors(come_back(stack, stream_id, 0))[0].startswith("stream_expired: ")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 LOOPBACK = "127.0.0.1"
@@ -44,10 +45,8 @@ class Ports:
     @classmethod
     def free(cls) -> Ports:
         """Ports that nobody listens on now."""
-        names = [field.name for field in fields(cls)]
-        candidates = random.sample(_FREE_RANGE, 50 * len(names))
-        found = (port for port in candidates if is_free(port))
-        return cls(**{name: next(found) for name in names})
+        found = free_ports()
+        return cls(**{field.name: next(found) for field in fields(cls)})
 
     def require_free(self) -> None:
         """Raises PortTakenError for the first port that somebody listens on."""
@@ -61,6 +60,11 @@ class Ports:
 
 def option_name(field_name: str) -> str:
     return f"--{field_name.replace('_', '-')}-port"
+
+
+def free_ports() -> Iterator[int]:
+    """Ports that nobody listens on now, in a random order, each once."""
+    return (port for port in random.sample(_FREE_RANGE, len(_FREE_RANGE)) if is_free(port))
 
 
 def is_free(port: int) -> bool:

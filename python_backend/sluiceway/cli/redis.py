@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import time
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +11,7 @@ from typing import Self
 
 import redis
 
-from sluiceway.cli.ports import _FREE_RANGE, LOOPBACK, is_free
+from sluiceway.cli.ports import LOOPBACK, free_ports
 from sluiceway.cli.process import GuardedProcess
 from sluiceway.cli.setup import REPOSITORY, NotInstalledError
 
@@ -37,7 +36,7 @@ class RedisServer:
         self._run_dir = run_dir
         self._password = password
         self._process: GuardedProcess | None = None
-        self.port = next(port for port in random.sample(_FREE_RANGE, 100) if is_free(port))
+        self.port = next(free_ports())
 
     @property
     def url(self) -> str:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from sluiceway.core.events import FinishReason
 from sluiceway.engine.calibration import Calibration
+from sluiceway.engine.load import engine_load
 from sluiceway.engine.protocol import EngineLoad, EngineRequest, EngineStatistics, RequestStatistics, TokenEvent
 from sluiceway.engine.scheduler import Scheduler, StepPlan
 from sluiceway.engine.sequence import Sequence, SequenceState
@@ -123,19 +124,7 @@ class BatchingEngine(ABC):
         return events
 
     def load(self) -> EngineLoad:
-        scheduler, rates = self._scheduler, self._calibration
-        return EngineLoad(
-            kv_blocks_total=scheduler.pool.total,
-            kv_blocks_free=scheduler.pool.free_count,
-            host_blocks_free=scheduler.host_blocks_free,
-            batch_streams=scheduler.batch_streams,
-            batch_free=scheduler.batch_free,
-            waiting=scheduler.waiting,
-            oldest_waiting=scheduler.oldest_waiting,
-            step_s=rates.step_s,
-            prefill_tokens_per_s=rates.prefill_tokens_per_s,
-            swap_blocks_per_s=rates.swap_blocks_per_s if scheduler.host_blocks_total else 0.0,
-        )
+        return engine_load(self._scheduler, self._calibration)
 
     def statistics(self) -> EngineStatistics:
         """A snapshot; its cost grows with the number of open requests, so not for every step."""

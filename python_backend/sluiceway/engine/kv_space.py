@@ -87,24 +87,19 @@ class KvSpace:
     def hold_again(self, sequence: Sequence) -> None:
         """Its weight has changed: who is to lose blocks first may have, too."""
         if sequence.transfer is None:
-            self._resumed.discard(sequence)
-            self._deferred.discard(sequence)
+            self._let_go(sequence)
             self.hold(sequence)
 
     def take_out(self, sequence: Sequence) -> None:
         """Its blocks are its own again: no transfer goes on, nobody may take them."""
-        self._paused.discard(sequence)
-        self._deferred.discard(sequence)
-        self._resumed.discard(sequence)
+        self._let_go(sequence)
         self.swap.cancel(sequence)
 
     def start_swap_out(self, sequence: Sequence) -> bool:
         """Begin copying a holder's KV to the host; False if it holds none to give or there is no room."""
         if sequence.transfer is not None or not self.swap.start_out(sequence):
             return False
-        self._paused.discard(sequence)
-        self._deferred.discard(sequence)
-        self._resumed.discard(sequence)
+        self._let_go(sequence)
         return True
 
     def held_blocks(self, but: Sequence) -> int:
@@ -155,16 +150,19 @@ class KvSpace:
         groups = [self._paused] if self._may_reclaim_paused else []
         groups += [self._deferred] if deferred else []
         groups += [self._resumed] if resumed else []
-        own = len(sequence.blocks) if any(sequence in group for group in groups) else 0
-        return self.pool.free_count + sum(group.blocks for group in groups) - own
+        return self.pool.free_count + sum(group.blocks - group.held_by(sequence) for group in groups)
+
+    def _let_go(self, sequence: Sequence) -> None:
+        for group in (self._paused, self._deferred, self._resumed):
+            group.discard(sequence)
 
     def _make_free(self, blocks: int) -> None:
         while blocks > self.pool.free_count and self._reclaim_one():
             pass
 
     def _reclaim_one(self) -> bool:
-        victim = self._paused.first() if self._may_reclaim_paused else None
-        victim = victim or self._deferred.first() or self._leaving()
+        victim = next((first for group in self._givers if (first := group.first()) is not None), None)
+        victim = victim or self._leaving()
         if victim is None and self.swap.ins:
             back = next(reversed(self.swap.ins.values())).sequence
             self.swap.cancel(back)

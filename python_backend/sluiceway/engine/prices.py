@@ -22,6 +22,11 @@ class Prices:
     recompute_s: float = 0.0
     swap_s: float = math.inf
 
+    @classmethod
+    def for_pool(cls, blocks: int, block_tokens: int, *, prefill_token_s: float, swapped_block_s: float) -> Prices:
+        """From what one token's prefill and one block's copy (one way) hold the machine up; inf: cannot be copied."""
+        return cls(recompute_s=blocks * block_tokens * prefill_token_s, swap_s=2 * blocks * swapped_block_s)
+
     @property
     def prefers_swap(self) -> bool:
         return self.swap_s < self.recompute_s

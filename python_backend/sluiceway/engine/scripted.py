@@ -172,9 +172,11 @@ class ScriptedEngine(BatchingEngine):
             _known_rates(self._cost, prefill_chunk_tokens),
         )
         self._scheduler.set_prices(
-            Prices(
-                recompute_s=kv_blocks * kv_block_tokens * step_per_prefill_token_s,
-                swap_s=2 * kv_blocks * step_per_swapped_block_s if self._scheduler.host_pool else math.inf,
+            Prices.for_pool(
+                kv_blocks,
+                kv_block_tokens,
+                prefill_token_s=step_per_prefill_token_s,
+                swapped_block_s=step_per_swapped_block_s if self._scheduler.host_pool else math.inf,
             )
         )
         self._script: Script = script

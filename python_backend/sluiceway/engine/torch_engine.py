@@ -206,9 +206,11 @@ class TorchEngine(BatchingEngine):
         if rates.prefill_tokens_per_s:
             copies = rates.swap_blocks_per_s if self._host is not None else 0.0
             scheduler.set_prices(
-                Prices(
-                    recompute_s=scheduler.capacity_tokens / rates.prefill_tokens_per_s,
-                    swap_s=2 * scheduler.pool.total / copies if copies else math.inf,
+                Prices.for_pool(
+                    scheduler.pool.total,
+                    scheduler.block_tokens,
+                    prefill_token_s=1 / rates.prefill_tokens_per_s,
+                    swapped_block_s=1 / copies if copies else math.inf,
                 )
             )
 

@@ -12,6 +12,7 @@ from sluiceway.core.policy import Policy
 from sluiceway.core.reviews import Reviews
 from sluiceway.core.spool import Spool
 from sluiceway.core.spool_record import TOKEN_FRAME_BYTES
+from sluiceway.engine.load import policy_load
 from sluiceway.engine.protocol import EngineLoad
 from sluiceway.runtime.config import Config
 from sluiceway.runtime.stream import Stream
@@ -125,17 +126,9 @@ class Reviewer:
 
     def _full_load(self, load: EngineLoad, now: float) -> Load:
         oldest = None if load.oldest_waiting is None else self._find(load.oldest_waiting)
-        return Load(
-            kv_blocks_total=load.kv_blocks_total,
-            kv_blocks_free=load.kv_blocks_free,
-            host_blocks_free=load.host_blocks_free,
-            batch_streams=load.batch_streams,
-            batch_free=load.batch_free,
-            waiting=load.waiting,
+        return policy_load(
+            load,
             longest_wait_s=0.0 if oldest is None else now - oldest.accepted_at,
-            step_s=load.step_s,
-            prefill_tokens_per_s=load.prefill_tokens_per_s,
-            swap_blocks_per_s=load.swap_blocks_per_s,
             spool_free_bytes=self._spool.free_bytes,
         )
 

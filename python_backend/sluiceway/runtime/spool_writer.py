@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -183,15 +184,15 @@ class SpoolWriter:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(ABC):
     stream_id: str
 
     @property
     def size(self) -> int:
         return _JOB_BYTES
 
-    def add(self, pipe: Any, place: RedisPlace) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def add(self, pipe: Any, place: RedisPlace) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from sluiceway.core.limits import Limits
+
+_FOREVER_S = 1e9
+_COMPLETION_BYTES = 1 << 20  # as shipped: what a stuck reader may pile up (spool.max_stream_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,10 +24,15 @@ class Arm:
     mode: Literal["cost", "hold", "drop"] = "hold"
     buffer_aware: bool = False
 
-    @property
-    def limits(self) -> Limits:
-        """As shipped; the arms to compare with know no cushion."""
-        return Limits() if self.mode == "cost" else Limits(cushion=None)
+    def limits(self, shipped: Limits) -> Limits:
+        """What becomes of ``shipped``: the arms to compare with know no cushion, two of them pause at nothing else."""
+        if self.mode == "cost":
+            return shipped
+        if self.pauses:
+            return replace(shipped, cushion=None)
+        if self.heeds_leaving:
+            return replace(shipped, cushion=None, pausing=False, max_backlog_bytes=_COMPLETION_BYTES)
+        return replace(shipped, cushion=None, pausing=False, max_silence_s=_FOREVER_S, signal_timeout_s=_FOREVER_S)
 
     @property
     def reclaim(self) -> Literal["any", "none"]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import replace
 from functools import cache
 from time import perf_counter
 
@@ -49,8 +48,6 @@ from sluiceway.core.sender import BoundedSender
 from sluiceway.core.window import DeliveryWindow
 
 _SENDS_OUT = 2  # so many may be outstanding before the core takes the pump for slow
-_FOREVER_S = 1e9
-_COMPLETION_BYTES = 1 << 20  # as shipped: what a stuck reader may pile up (spool.max_stream_bytes)
 
 
 class Driver:
@@ -63,7 +60,7 @@ class Driver:
         self._arm = arm
         self._profile = profile
         self._machine = machine
-        self._limits = _limits(arm, limits)
+        self._limits = limits
         self._frame_bytes = limits.frame_overhead_bytes + profile.text_bytes_per_token  # with one token
         self._agenda = Agenda()
         self._reviews = Reviews(Policy(mode=arm.mode))
@@ -277,14 +274,6 @@ class Driver:
         stream.is_gone = True
         if stream.sender is not None and self._arm.heeds_leaving:
             self._apply(stream, ClientGone("simulated"), now)
-
-
-def _limits(arm: Arm, limits: Limits) -> Limits:
-    if arm.pauses:
-        return limits
-    if arm.heeds_leaving:
-        return replace(limits, pausing=False, max_backlog_bytes=_COMPLETION_BYTES)
-    return replace(limits, pausing=False, max_silence_s=_FOREVER_S, signal_timeout_s=_FOREVER_S)
 
 
 @cache

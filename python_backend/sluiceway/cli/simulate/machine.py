@@ -9,6 +9,7 @@ from sluiceway.cli.simulate.profile import Profile
 from sluiceway.core.decision import Load
 from sluiceway.engine.calibration import Calibration
 from sluiceway.engine.kv_pool import BlockPool
+from sluiceway.engine.load import engine_load, policy_load
 from sluiceway.engine.prices import Prices
 from sluiceway.engine.protocol import EngineRequest
 from sluiceway.engine.scheduler import Scheduler
@@ -33,9 +34,11 @@ class Machine:
         )
         # As an engine does it: a block is copied out and back, or its tokens are computed again.
         self.scheduler.set_prices(
-            Prices(
-                recompute_s=profile.kv_tokens * profile.per_prefill_token_s,
-                swap_s=2 * profile.kv_blocks * profile.per_swapped_block_s if profile.host_blocks else math.inf,
+            Prices.for_pool(
+                profile.kv_blocks,
+                profile.kv_block_tokens,
+                prefill_token_s=profile.per_prefill_token_s,
+                swapped_block_s=profile.per_swapped_block_s if profile.host_blocks else math.inf,
             )
         )
         self._cost = profile.cost
@@ -76,20 +79,8 @@ class Machine:
 
     def load(self, longest_wait_s: float, spool_free_bytes: int) -> Load:
         """What the driver would know after the last step."""
-        scheduler, rates = self.scheduler, self._rates
-        return Load(
-            kv_blocks_total=scheduler.pool.total,
-            kv_blocks_free=scheduler.pool.free_count,
-            host_blocks_free=scheduler.host_blocks_free,
-            batch_streams=scheduler.batch_streams,
-            batch_free=scheduler.batch_free,
-            waiting=scheduler.waiting,
-            longest_wait_s=longest_wait_s,
-            step_s=rates.step_s,
-            prefill_tokens_per_s=rates.prefill_tokens_per_s,
-            swap_blocks_per_s=rates.swap_blocks_per_s if scheduler.host_blocks_total else 0.0,
-            spool_free_bytes=spool_free_bytes,
-        )
+        load = engine_load(self.scheduler, self._rates)
+        return policy_load(load, longest_wait_s=longest_wait_s, spool_free_bytes=spool_free_bytes)
 
 
 def _rate(unit_s: float) -> float:

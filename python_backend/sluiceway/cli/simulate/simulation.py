@@ -61,7 +61,7 @@ class Simulation:
         self._profile = profile
         self._trace = trace
         self._machine = Machine(profile, arm)
-        self._driver = Driver(arm, profile, self._machine, limits or arm.limits)
+        self._driver = Driver(arm, profile, self._machine, arm.limits(limits or Limits()))
         self._now = 0.0
         self._generated: list[tuple[float, int]] = [(0.0, 0)]
 
