@@ -58,6 +58,19 @@ def running(record_timeout_s: float = 60.0) -> Iterator[tuple[DeliverySource, In
         source.stop()
 
 
+def wait_for_listener(listen: str) -> None:
+    host, port = listen.split(":")
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((host, int(port)), timeout=1.0).close()
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+        else:
+            return
+    raise AssertionError(f"no listener on {listen}")
+
+
 def test_changes_and_ends_come_through() -> None:
     with running() as (source, inbox, listen), EnvoyClient(listen) as envoy:
         envoy.report({"a": 1, "b": 1})
@@ -106,6 +119,8 @@ def test_a_killed_listener_comes_back_and_the_missing_expire() -> None:
             pid = source.pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
+        wait_for_listener(listen)
+        time.sleep(1.2)  # Envoy's backoff may outlast record_timeout_s
         with EnvoyClient(listen) as envoy, envoy.reporting({"stays": 1}):
             gone = inbox.wait(lambda record: record.expired)
         assert gone.rpc_id == "leaves"

@@ -8,9 +8,15 @@ from dataclasses import replace
 from sluiceway.core.record import Record
 
 
+# Envoy has to connect again before the new listener can hear of anybody, after a backoff of its own
+# (0.5 s at first, 30 s at most): nobody expires because of that wait, but a dead Envoy may not be waited for either.
+_RECONNECT_TIMEOUTS = 4
+
+
 class Roll:
     """A new listener reports every RPC that it hears of. Who was open before and is not heard of within
-    ``record_timeout_s`` ended while nobody listened: it expires, as it would have with the old listener.
+    ``record_timeout_s`` of the first record ended while nobody listened: it expires, as it would have with the
+    old listener. Without any record it expires after ``_RECONNECT_TIMEOUTS`` times that.
     """
 
     def __init__(self, record_timeout_s: float) -> None:
@@ -18,6 +24,7 @@ class Roll:
         self._open: dict[str, Record] = {}
         self._unheard: set[str] = set()
         self._due_at: float | None = None
+        self._is_reached = False
 
     @property
     def open_rpcs(self) -> int:
@@ -34,7 +41,14 @@ class Roll:
     def call(self, now: float) -> None:
         """A new listener listens."""
         self._unheard = set(self._open)
-        self._due_at = now + self._record_timeout_s
+        self._due_at = now + _RECONNECT_TIMEOUTS * self._record_timeout_s
+        self._is_reached = False
+
+    def reached(self, now: float) -> None:
+        """The listener has had records from Envoy; only the first call counts."""
+        if self._due_at is not None and not self._is_reached:
+            self._due_at = now + self._record_timeout_s
+        self._is_reached = True
 
     def missing(self, now: float) -> list[Record]:
         """The expiries that are due, each once."""

@@ -158,6 +158,7 @@ class DeliverySource:
         now = time.monotonic()
         if batch.records > self._records_now:
             self._last_record_at = now
+            self._roll.reached(now)
         self._records_now = batch.records
         self._pipe_lag_ms = batch.lag_ms
         self._roll.take(batch.news)
