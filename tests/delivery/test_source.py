@@ -65,7 +65,7 @@ def wait_for_listener(listen: str) -> None:
         try:
             socket.create_connection((host, int(port)), timeout=1.0).close()
         except ConnectionRefusedError:
-            time.sleep(0.05)
+            time.sleep(0.05)  # refused at once while the listener starts: do not spin
         else:
             return
     raise AssertionError(f"no listener on {listen}")
@@ -120,7 +120,7 @@ def test_a_killed_listener_comes_back_and_the_missing_expire() -> None:
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
         wait_for_listener(listen)
-        time.sleep(1.2)  # Envoy's backoff may outlast record_timeout_s
+        time.sleep(1.2)  # longer than record_timeout_s, as a client's backoff may be
         with EnvoyClient(listen) as envoy, envoy.reporting({"stays": 1}):
             gone = inbox.wait(lambda record: record.expired)
         assert gone.rpc_id == "leaves"

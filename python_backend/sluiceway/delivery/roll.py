@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from sluiceway.core.record import Record
 
-# Envoy has to connect again before the new listener can hear of anybody, after a backoff of its own
-# (0.5 s at first, 30 s at most): nobody expires because of that wait, but a dead Envoy may not be waited for either.
+# Envoy has to connect again before the new listener can hear of anybody, and a client's backoff may outlast
+# record_timeout_s: nobody expires because of that wait, but a dead Envoy may not be waited for without end either.
 _RECONNECT_TIMEOUTS = 4
 
 
