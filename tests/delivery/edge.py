@@ -252,7 +252,7 @@ def running_edge(
     with (run_dir / "envoy.log").open("wb") as log:
         envoy = subprocess.Popen(command(Tools.find(), config, overrides), stdout=log, stderr=log)
     try:
-        _wait_until_open(ports.envoy)
+        wait_until_open(ports.envoy)
         yield edge
     finally:
         edge.upstream.stop()
@@ -261,7 +261,7 @@ def running_edge(
         edge.source.stop()
 
 
-def _wait_until_open(port: int) -> None:
+def wait_until_open(port: int) -> None:
     deadline = time.monotonic() + 20
     while True:
         try:

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from delivery.edge import wait_until_open
 from delivery.envoy_client import EnvoyClient
 from sluiceway.cli.ports import Ports
 from sluiceway.core.record import Record
@@ -56,19 +57,6 @@ def running(record_timeout_s: float = 60.0) -> Iterator[tuple[DeliverySource, In
     finally:
         inbox.may_go_on.set()
         source.stop()
-
-
-def wait_for_listener(listen: str) -> None:
-    host, port = listen.split(":")
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        try:
-            socket.create_connection((host, int(port)), timeout=1.0).close()
-        except ConnectionRefusedError:
-            time.sleep(0.05)  # refused at once while the listener starts: do not spin
-        else:
-            return
-    raise AssertionError(f"no listener on {listen}")
 
 
 def test_changes_and_ends_come_through() -> None:
@@ -119,7 +107,7 @@ def test_a_killed_listener_comes_back_and_the_missing_expire() -> None:
             pid = source.pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
-        wait_for_listener(listen)
+        wait_until_open(int(listen.rpartition(":")[2]))
         time.sleep(1.2)  # longer than record_timeout_s, as a client's backoff may be
         with EnvoyClient(listen) as envoy, envoy.reporting({"stays": 1}):
             gone = inbox.wait(lambda record: record.expired)
