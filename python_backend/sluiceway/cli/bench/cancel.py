@@ -53,7 +53,8 @@ CROWDED: dict[str, Any] = {
     "flow_control": SMALL_PAUSE,
 }
 CROWD_PAUSED_TOKENS = 4000
-CROWD_FINISHED_TOKENS = 48  # 4,096 bytes of window take about 30
+# 4,096 bytes of window take about 30; a second (ten steps) without progress after that would pause the stream.
+CROWD_FINISHED_TOKENS = 36
 NAIVE_STEP_S = 0.02
 NAIVE_PLAN = [(Leave.FIN, False), (Leave.FIN, False), (Leave.TCP_RST, True)]
 # Envoy takes about 128 KiB a stream; only what comes after that queues in Triton.
