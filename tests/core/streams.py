@@ -61,6 +61,7 @@ class Stream:
     now: float = 100.0
     pump_lags: bool = False
     is_resumable: bool = False
+    acks: bool = False
     first_sequence: int = 0
     first_token_index: int = 0
     frames: list[Frame] = field(default_factory=list)
@@ -69,13 +70,14 @@ class Stream:
 
     def __post_init__(self) -> None:
         self.window = DeliveryWindow(self.limits.window)
-        self.window.open("r")
+        self.window.open("r", acks=self.acks)
         self.sender = BoundedSender(
             "r",
             self.limits,
             self.window,
             self.now,
             resumable=self.is_resumable,
+            acks=self.acks,
             first_sequence=self.first_sequence,
             first_token_index=self.first_token_index,
         )
@@ -123,6 +125,10 @@ class Stream:
         self.let_out = len(self.frames) if frames is None else min(self.let_out + frames, len(self.frames))
         size = sum(frame.wire_bytes for frame in self.frames[: self.let_out])
         return self.report(Record("rpc", self.let_out, size, size))
+
+    def acknowledge(self, sequence: int) -> list[Command]:
+        """The client says that it has all frames up to and with ``sequence``."""
+        return self.do(self.window.acknowledge("r", self.sender.frames_acknowledged_by(sequence))["r"])
 
     def report(self, record: Record) -> list[Command]:
         return self.do(self.window.observe(record)["r"])

@@ -129,6 +129,170 @@ class TestLevels:
             assert window.in_flight.frames == 1
 
 
+def http_record(body: int = 0, wire: int = 0, header: int = 0, *, expired: bool = False) -> Record:
+    return Record("rpc", 0, body, wire, header, expired=expired, counts_messages=False)
+
+
+class TestAcks:
+    @pytest.fixture
+    def acked(self) -> DeliveryWindow:
+        made = DeliveryWindow(LIMIT)
+        made.open("a", acks=True)
+        for sequence in range(3):
+            made.sent("a", frame(sequence))
+        return made
+
+    def test_what_envoy_let_out_stays_in_flight_until_its_ack(self, acked: DeliveryWindow) -> None:
+        assert acked.observe(record(3, 300, 309)) == {"a": Progress(3, 3, 0)}
+        assert acked.in_flight.frames == 3
+        assert acked.acknowledge("a", 2) == {"a": Progress(3, 3, 2)}
+        assert acked.in_flight == Size(bytes=100, tokens=1, frames=1)
+
+    def test_an_ack_of_what_envoy_still_holds_frees_nothing_before_it_is_let_out(self, acked: DeliveryWindow) -> None:
+        acked.observe(record(3, 300, 100))
+        assert acked.acknowledge("a", 3) == {"a": Progress(3, 1, 3)}
+        assert acked.in_flight.frames == 2
+        acked.observe(record(3, 300, 309))
+        assert acked.in_flight == Size.ZERO
+
+    def test_an_ack_before_the_first_record_is_a_signal_and_counts_once(self, acked: DeliveryWindow) -> None:
+        assert not acked.has_signal
+        assert acked.acknowledge("a", 1) == {"a": Progress(1, 1, 1)}
+        assert acked.has_signal
+        assert acked.observe(record(3, 300, 309)) == {"a": Progress(3, 3, 1)}
+        assert acked.in_flight.frames == 2
+
+    def test_acks_are_no_signal_where_records_stopped(self, acked: DeliveryWindow) -> None:
+        acked.observe(record(3, 300, 309))
+        acked.observe(record(3, 300, 309, expired=True))
+        acked.acknowledge("a", 3)
+        assert not acked.has_signal
+
+    def test_bytes_let_out_confirm_the_frames_that_end_there(self, acked: DeliveryWindow) -> None:
+        acked.observe(http_record(0, 100, 100))
+        for count in (1, 2, 3):
+            assert acked.acknowledge("a", count, 150 * count) == {"a": Progress(0, 0, 0)}
+        assert acked.observe(http_record(450, 100 + 299, 100)) == {"a": Progress(1, 1, 1)}
+        assert acked.observe(http_record(450, 100 + 450 + 12, 100)) == {"a": Progress(3, 3, 3)}
+        assert acked.in_flight == Size.ZERO
+        assert acked.acknowledge("a", 3, 450) == {"a": Progress(3, 3, 3)}
+
+    def test_bytes_that_are_out_already_confirm_at_once(self, acked: DeliveryWindow) -> None:
+        acked.observe(http_record(450, 550 + 12, 100))
+        assert acked.acknowledge("a", 2, 300) == {"a": Progress(2, 2, 2)}
+
+    def test_repeated_acks_leave_one_mark_a_frame(self, acked: DeliveryWindow) -> None:
+        for _ in range(1000):
+            acked.acknowledge("a", 2, 10**9)
+        assert len(acked._acks._clients["a"].marks) == 1
+
+    def test_an_ack_for_more_than_was_sent_confirms_what_was(self, acked: DeliveryWindow) -> None:
+        assert acked.acknowledge("a", 99) == {"a": Progress(3, 3, 3)}
+        acked.sent("a", frame(3))
+        assert acked.acknowledge("a", 3) == {"a": Progress(3, 3, 3)}
+
+    def test_only_those_who_said_so_acknowledge(self, window: DeliveryWindow) -> None:
+        with pytest.raises(ValueError, match="'a' was not opened with acks"):
+            window.acknowledge("a", 0)
+
+    def test_after_the_end_records_alone_count(self, acked: DeliveryWindow) -> None:
+        acked.open("b")
+        acked.sent("b", frame(0))
+        acked.observe(record(4, 400, 209))
+        acked.close("a")
+        assert acked.in_flight.frames == 2  # the first two are let out and no ack is waited for any more
+        acked.observe(record(4, 400, 409))
+        assert acked.in_flight == Size.ZERO
+
+    def test_after_the_end_of_one_without_records_nothing_stays(self, acked: DeliveryWindow) -> None:
+        acked.close("a")
+        assert acked.in_flight == Size.ZERO
+        assert not acked._sent
+
+
+class AckModel(RuleBasedStateMachine):
+    """Two answers in one HTTP body (a WebSocket's), whose marks say where their frames end, in any order of events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.window = DeliveryWindow(MODEL_LIMIT)
+        for name in "ab":
+            self.window.open(name, acks=True)
+        self.frames: dict[str, list[int]] = {"a": [], "b": []}  # sizes
+        self.written: dict[str, list[int]] = {"a": [], "b": []}  # where frames end in the body
+        self.marks: dict[str, list[int]] = {"a": [], "b": []}
+        self.slack = 0
+        self.body = self.let_out = self.pieces = self.pieces_when_drained = self.reported_out = 0
+
+    @rule(name=st.sampled_from(["a", "b"]), size=st.integers(1, 1500))
+    def send(self, name: str, size: int) -> None:
+        if self.window.admits(size, 1):
+            self.window.sent(name, frame(len(self.frames[name]), size))
+            self.frames[name].append(size)
+
+    @rule(name=st.sampled_from(["a", "b"]), size=st.integers(1, 3000))
+    def write(self, name: str, size: int) -> None:
+        """The gateway makes bytes of a frame; how many has nothing to do with what was booked."""
+        if len(self.written[name]) < len(self.frames[name]):
+            self.body += size
+            self.written[name].append(self.body)
+
+    @rule(name=st.sampled_from(["a", "b"]), back=st.integers(0, 3))
+    def mark(self, name: str, back: int) -> None:
+        count = len(self.written[name]) - back
+        if count > 0:
+            self.window.acknowledge(name, count, self.written[name][count - 1])
+            if count > max(self.marks[name], default=0):  # one that comes after a later one says nothing new
+                self.marks[name].append(count)
+
+    @rule(size=st.integers(1, 5000), pieces=st.integers(1, 5))
+    def let_bytes_out(self, size: int, pieces: int) -> None:
+        if self.body > self.let_out:
+            self.let_out += min(size, self.body - self.let_out)
+            self.pieces += pieces
+
+    @rule()
+    def report(self) -> None:
+        if self.body == self.let_out:
+            self.pieces_when_drained = self.pieces
+        self.window.observe(http_record(self.body, 137 + self.let_out + 9 * self.pieces, 137))
+        self.reported_out = self.let_out
+        self.slack = 9 * (self.pieces - self.pieces_when_drained)
+
+    @invariant()
+    def consumed_is_what_was_let_out(self) -> None:
+        for name, progress in self.window._open.items():
+            ends = self.written[name][: max(self.marks[name], default=0)]
+            assert progress.consumed_frames <= sum(end <= self.reported_out + self.slack for end in ends)
+            marks = [count for count in self.marks[name] if self.written[name][count - 1] <= self.reported_out]
+            assert progress.consumed_frames >= max(marks, default=0)
+
+    @invariant()
+    def what_is_not_consumed_is_in_flight(self) -> None:
+        left = [
+            size
+            for name, progress in self.window._open.items()
+            for size in self.frames[name][progress.consumed_frames :]
+        ]
+        assert self.window.in_flight.bytes == sum(left)
+        assert self.window.in_flight.frames == len(left)
+
+    def teardown(self) -> None:
+        for name in "ab":
+            while len(self.written[name]) < len(self.frames[name]):
+                self.write(name, 10)
+            self.mark(name, 0)
+        self.let_bytes_out(1 << 40, 1)
+        self.report()
+        assert self.window.in_flight == Size.ZERO
+        assert not self.window._sent
+        assert not self.window._forwarded
+
+
+TestAckModel = AckModel.TestCase
+TestAckModel.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+
+
 @dataclass(frozen=True)
 class Truth:
     """Of one record. data_frames: let out since the last record at which nothing was held."""

@@ -19,6 +19,7 @@ records = st.builds(
     disconnected=st.booleans(),
     expired=st.booleans(),
     detail=st.text(),
+    counts_messages=st.booleans(),
 )
 
 

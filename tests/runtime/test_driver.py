@@ -64,7 +64,7 @@ class Outbox:
     """Takes what the pump would do; tests answer for it."""
 
     def __init__(self):
-        self.frames, self.closed, self.refused, self.polls = [], [], [], []
+        self.frames, self.closed, self.refused, self.polls, self.answers = [], [], [], [], []
 
     def send(self, stream, frame):
         self.frames.append((stream.request_id, frame))
@@ -74,6 +74,9 @@ class Outbox:
 
     def refuse(self, rpc_id, path, message, code):
         self.refused.append((message, code))
+
+    def answer(self, rpc_id, path, levels):
+        self.answers.append(levels)
 
     def poll(self, stream, *, records_expired):
         self.polls.append((stream.request_id, records_expired))
@@ -97,11 +100,23 @@ class World:
     def at(self, now, *messages):
         self.driver.turn(messages, now)
 
-    def admit(self, now, rpc_id="rpc", *, stream=True, max_tokens=1000, stream_id="", **outputs):
+    def admit(
+        self,
+        now,
+        rpc_id="rpc",
+        *,
+        stream=True,
+        max_tokens=1000,
+        stream_id="",
+        client_id="client",
+        acks=False,
+        **outputs,
+    ):
         request = GenerateRequest(
             prompt="Q",
-            client_id="client",
+            client_id=client_id,
             rpc_id=rpc_id,
+            acks=acks,
             stream=stream,
             echo=False,
             outputs=Outputs(**outputs),

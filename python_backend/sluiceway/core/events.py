@@ -71,15 +71,17 @@ class SendFailed:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the delivery ledger now knows about this request; both counts are frames, absolute.
+    """What the delivery ledger now knows about this request; the counts are frames, absolute.
 
-    ``forwarded_frames`` passed Envoy's filter chain, ``delivered_frames`` were let out to the client.
+    ``forwarded_frames`` passed Envoy's filter chain, ``delivered_frames`` were let out to the client,
+    ``consumed_frames`` were acknowledged (0 for clients that send no acks).
     Sent to every request of an RPC whenever the ledger observed anything, also without growth:
     the shared window may have opened.
     """
 
     forwarded_frames: int
     delivered_frames: int
+    consumed_frames: int = 0
 
 
 @dataclass(frozen=True, slots=True)

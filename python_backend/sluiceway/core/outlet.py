@@ -18,12 +18,20 @@ _MAX_OUTSTANDING_SENDS = 2  # more frames than this whose send has not returned:
 class Outlet:
     """Every frame it yields from ready(), cut() and notice() is booked in the window and must be handed to
     the pump, in that order. What to_spool() yields is for the spool alone. is_replay: its frames come from there.
+    acks: the client acknowledges frames.
 
     Raises ValueError for limits under which no frame could be made.
     """
 
     def __init__(
-        self, request_id: str, limits: Limits, window: FrameWindow, *, first_sequence: int, first_token_index: int
+        self,
+        request_id: str,
+        limits: Limits,
+        window: FrameWindow,
+        *,
+        first_sequence: int,
+        first_token_index: int,
+        acks: bool = False,
     ) -> None:
         self._request_id = request_id
         self._window = window
@@ -37,14 +45,14 @@ class Outlet:
         )
         # At 0 unconfirmed nothing would ever end the wait.
         self._merge_frames = max(1, limits.merge_frames)
-        self.levels = Levels()
+        self.levels = Levels(acks=acks)
         self.discarded = self.spooled = Size.ZERO
         self.is_blocked = False  # the next frame does not fit the window
         self.is_replay = False
 
     @property
     def backlog(self) -> Size:
-        """Produced and not known to be delivered: wire bytes of frames, text bytes of what is in none yet."""
+        """Produced and not known to be with the client: wire bytes of frames, text bytes of what is in none yet."""
         return self.levels.unconfirmed + self._buffer.pending
 
     @property
@@ -60,6 +68,12 @@ class Outlet:
     def next_sequence(self) -> int:
         """The number that the next replayed frame must have."""
         return self._buffer.next_sequence
+
+    @property
+    def sequence_range(self) -> str:
+        """For people: which frames were handed out."""
+        count = self.levels.framed.frames
+        return f"{self._first_sequence} to {self._first_sequence + count - 1} were" if count else "none was"
 
     def frames_up_to(self, sequence: int) -> int:
         """How many of this outlet's frames there are up to and with ``sequence``."""

@@ -10,7 +10,8 @@ class Record:
     """Absolute counters of one RPC (facts: docs/flow-control.md, "The signal").
 
     rpc_id: Envoy's x-request-id.
-    messages: gRPC response messages that passed Envoy's filter chain (grpc_stats filter), exact.
+    messages: gRPC response messages that passed Envoy's filter chain (grpc_stats filter), exact; 0 and never
+    more if ``counts_messages`` is false: the body is HTTP's, and only its acknowledgements tell its frames.
     body_bytes: response body bytes that passed the filter chain (response_body_bytes).
     wire_bytes: bytes let out to the client (downstream_wire_bytes_sent), header block and frame
     headers included.
@@ -28,3 +29,4 @@ class Record:
     disconnected: bool = False
     expired: bool = False
     detail: str = ""
+    counts_messages: bool = True

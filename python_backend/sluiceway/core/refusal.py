@@ -9,6 +9,23 @@ from sluiceway.core.outlet import Outlet
 from sluiceway.core.transitions import IllegalEventError
 
 
+class ControlRefused(Exception):  # noqa: N818 - an answer, not a fault
+    """A client said of its stream what cannot be true. The text goes to the client and names the input."""
+
+
+def acknowledged_frames(sequence: int, outlet: Outlet) -> int:
+    """How many of the outlet's frames an ack of frame ``sequence`` confirms.
+
+    Raises ControlRefused for a frame that was not handed out, or if a later one is acknowledged already.
+    """
+    levels, frames = outlet.levels, outlet.frames_up_to(sequence)
+    if not 0 < frames <= levels.framed.frames:
+        raise ControlRefused(f"ack_frame: frame {sequence} was never sent; {outlet.sequence_range}")
+    if frames < levels.consumed.frames:
+        raise ControlRefused(f"ack_frame: {sequence} goes backwards; more was acknowledged before")
+    return frames
+
+
 def refuse_by_history(event: Event, outlet: Outlet, ending: Ending) -> None:
     """Raises IllegalEventError for an event that cannot be true."""
     framed = outlet.levels.framed.frames
@@ -19,7 +36,9 @@ def refuse_by_history(event: Event, outlet: Outlet, ending: Ending) -> None:
             raise IllegalEventError(f"frame {frame.sequence} replayed, {outlet.next_sequence} is next")
         case FrameSent(sequence) if not 0 < outlet.frames_up_to(sequence) <= framed:
             raise IllegalEventError(f"frame {sequence} sent, {framed} were handed out")
-        case Progress(forwarded, delivered) if max(forwarded, delivered) > framed:
-            raise IllegalEventError(f"{forwarded} forwarded, {delivered} delivered, {framed} were handed out")
+        case Progress(forwarded, delivered, consumed) if max(forwarded, delivered, consumed) > framed:
+            raise IllegalEventError(
+                f"{forwarded} forwarded, {delivered} delivered, {consumed} consumed, {framed} were handed out"
+            )
         case Decided(decision) if decision.action is Action.DETACH and not ending.is_resumable:
             raise IllegalEventError("detach of a stream that nobody can come back to")

@@ -18,7 +18,7 @@ from sluiceway.core.events import Event, FinishReason
 from sluiceway.core.limits import Limits, Size
 from sluiceway.core.outlet import Outlet
 from sluiceway.core.reader import Reader
-from sluiceway.core.refusal import refuse_by_history
+from sluiceway.core.refusal import acknowledged_frames, refuse_by_history
 from sluiceway.core.state_machine import StateMachine
 from sluiceway.core.states import State
 from sluiceway.core.statistics import SenderStatistics
@@ -37,6 +37,7 @@ class BoundedSender:
     themselves. All times are seconds on the caller's monotonic clock.
 
     resumable: a client that leaves or falls silent may come back, so the answer goes on into the spool.
+    acks: the client acknowledges frames, and only what it has acknowledged counts as taken.
     first_sequence, first_token_index: where a stream goes on that began elsewhere; FrameSent and
     FrameReplayed carry the stream's own numbers, Progress counts the frames of this sender.
     """
@@ -49,6 +50,7 @@ class BoundedSender:
         now: float,
         *,
         resumable: bool = False,
+        acks: bool = False,
         first_sequence: int = 0,
         first_token_index: int = 0,
     ) -> None:
@@ -56,7 +58,12 @@ class BoundedSender:
         self._window = window
         self._machine = StateMachine()
         self._outlet = Outlet(
-            request_id, limits, window, first_sequence=first_sequence, first_token_index=first_token_index
+            request_id,
+            limits,
+            window,
+            first_sequence=first_sequence,
+            first_token_index=first_token_index,
+            acks=acks,
         )
         self._reader = Reader(now, limits.cushion if limits.pausing else None)
         self._throttle = Throttle(self._machine, limits)
@@ -72,7 +79,7 @@ class BoundedSender:
 
     @property
     def backlog(self) -> Size:
-        """Produced and not known to be delivered."""
+        """Produced and not known to be with the client."""
         return self._outlet.backlog
 
     @property
@@ -104,6 +111,10 @@ class BoundedSender:
         """What it may hold beyond its limits, out of the spool's room; 0 once the backlog is at low again."""
         return self._throttle.run_ahead_bytes
 
+    def frames_acknowledged_by(self, sequence: int) -> int:
+        """How many frames an ack of frame ``sequence`` confirms. Raises AckRefused if it cannot be true."""
+        return acknowledged_frames(sequence, self._outlet)
+
     def next_deadline(self) -> float | None:
         """When DeadlineReached is due; None if nothing is."""
         return None if self._ending.is_final_issued else self._deadlines.earliest
@@ -117,6 +128,7 @@ class BoundedSender:
             sent=outlet.levels.sent,
             forwarded=outlet.levels.forwarded,
             delivered=outlet.levels.delivered,
+            consumed=outlet.levels.consumed,
             discarded=outlet.discarded,
             spooled=outlet.spooled,
             backlog=outlet.backlog,
@@ -163,8 +175,8 @@ class BoundedSender:
             case events.FrameSent(sequence):
                 self._outlet.levels.reach_sent(self._outlet.frames_up_to(sequence))
                 self._ending.send_returned()
-            case events.Progress(forwarded, delivered):
-                if self._outlet.levels.reach_confirmed(forwarded, delivered):
+            case events.Progress(forwarded, delivered, consumed):
+                if self._outlet.levels.reach_confirmed(forwarded, delivered, consumed):
                     self._deadlines.progressed()
                 self._signal_lost = False
             case events.SignalLost():
@@ -218,7 +230,7 @@ class BoundedSender:
         backlog = self._outlet.backlog
         # Without a signal the backlog says nothing until the window is full.
         is_known = has_signal or self._outlet.is_blocked
-        self._reader.observe(self._outlet.levels.delivered, backlog, now)
+        self._reader.observe(self._outlet.levels.confirmed, backlog, now)
         has_plenty = has_signal and self._reader.has_plenty(backlog, now)
         self._throttle.update(backlog, has_plenty=has_plenty, is_known=is_known, now=now, commands=commands)
         if self._machine.state is not before:

@@ -13,7 +13,8 @@ from sluiceway.core.states import State
 class SenderStatistics:
     """Levels are absolute; bytes are wire bytes for frames, text bytes for what is not framed yet.
 
-    backlog = produced - discarded - spooled - delivered. discarded: content that was dropped because the
+    backlog = produced - discarded - spooled - delivered (- consumed, for a client that sends acks: then
+    delivered says what its library has). discarded: content that was dropped because the
     stream had to end or was replaced. spooled: content that went to the spool alone. finish_reason: set
     once FINAL was handed out. cause: what Envoy or the send path said when the stream broke off, or what
     made it detach, else "". paused_s counts PAUSED, SWAPPED and PREEMPTED. behind_s: since it fell behind
@@ -27,6 +28,7 @@ class SenderStatistics:
     sent: Size
     forwarded: Size
     delivered: Size
+    consumed: Size
     discarded: Size
     spooled: Size
     backlog: Size

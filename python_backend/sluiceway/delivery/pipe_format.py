@@ -17,7 +17,7 @@ from sluiceway.core.record import Record
 
 _VERSION = 1
 _FIELDS = 7  # of a record
-_ENDED, _DISCONNECTED, _EXPIRED = 1, 2, 4
+_ENDED, _DISCONNECTED, _EXPIRED, _UNCOUNTED = 1, 2, 4, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def encode(batch: Batch) -> bytes:
             each.body_bytes,
             each.wire_bytes,
             each.header_bytes,
-            _ENDED * each.ended | _DISCONNECTED * each.disconnected | _EXPIRED * each.expired,
+            _flags(each),
             each.detail,
         )
         for each in batch.news
@@ -60,6 +60,21 @@ def decode(line: bytes) -> Batch:
     raise ValueError(f"not a line of the delivery pipe, version {_VERSION}: {line[:40]!r}")
 
 
+def _flags(record: Record) -> int:
+    ends = _ENDED * record.ended | _DISCONNECTED * record.disconnected | _EXPIRED * record.expired
+    return ends | _UNCOUNTED * (not record.counts_messages)
+
+
 def _record(rpc_id: str, messages: int, body: int, wire: int, header: int, flags: int, detail: str) -> Record:
-    ended, disconnected, expired = flags & _ENDED, flags & _DISCONNECTED, flags & _EXPIRED
-    return Record(rpc_id, messages, body, wire, header, bool(ended), bool(disconnected), bool(expired), detail)
+    return Record(
+        rpc_id,
+        messages,
+        body,
+        wire,
+        header,
+        ended=bool(flags & _ENDED),
+        disconnected=bool(flags & _DISCONNECTED),
+        expired=bool(flags & _EXPIRED),
+        detail=detail,
+        counts_messages=not flags & _UNCOUNTED,
+    )

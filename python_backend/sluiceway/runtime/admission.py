@@ -68,7 +68,7 @@ class Admission:
             request_id,
             message.request,
             message.path,
-            self._clients.join(message.request.rpc_id, request_id, now),
+            self._clients.join(message.request.rpc_id, request_id, now, acks=message.request.acks),
             source,
             self._config.limits(self._overhead_bytes(message)),
             self._config.admission.max_whole_answer_bytes,

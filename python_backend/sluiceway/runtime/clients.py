@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from sluiceway.core.events import ClientGone, Event, SignalLost
+from sluiceway.core.events import ClientGone, Event, Progress, SignalLost
 from sluiceway.core.limits import Size
 from sluiceway.core.record import Record
 from sluiceway.runtime.messages import PollDone
@@ -49,10 +49,16 @@ class Clients:
         """When poll() has something to do."""
         return self._polls.next_deadline
 
-    def join(self, rpc_id: str | None, request_id: str, now: float) -> Rpc:
-        """A stream opens for the client of that RPC; None: nothing will be heard of it but Triton's word."""
+    def join(self, rpc_id: str | None, request_id: str, now: float, *, acks: bool = False) -> Rpc:
+        """A stream opens for the client of that RPC; None: nothing will be heard of it but Triton's word and acks."""
         self._polls.add(request_id, now)
-        return self._rpcs.join(rpc_id, request_id)
+        return self._rpcs.join(rpc_id, request_id, acks=acks)
+
+    def streams_of(self, rpc_id: str, client_id: str) -> list[Stream]:
+        """The open streams of that RPC which the client gave that id."""
+        rpc = self._rpcs.find(rpc_id)
+        streams = [] if rpc is None else [self._streams[request_id] for request_id in rpc.requests]
+        return [stream for stream in streams if stream.request.client_id == client_id]
 
     def attached(self, stream: Stream, now: float) -> None:
         """Everybody knows the stream: it may hear that its client left before it was open."""
@@ -66,17 +72,17 @@ class Clients:
     def record(self, record: Record, now: float) -> None:
         """Envoy's word."""
         rpc, progress = self._rpcs.observe(record)
-        for request_id, event in progress.items():
-            stream = self._streams[request_id]
-            if stream.request.stream_id:
-                self._delivered(stream.request.stream_id, request_id, event.delivered_frames)
-            self._tell(stream, event, now)
+        self._progress(progress, now)
         if rpc.ended is not None:
             for request_id in list(rpc.requests):
                 if request_id in self._streams:
                     self._gone(self._streams[request_id], rpc.ended, now)
         elif record.expired:
             self._records_stopped(rpc)
+
+    def acknowledge(self, stream: Stream, frames: int, body_bytes: int | None, now: float) -> None:
+        """The client's own word: it has that many of the stream's frames, or will once ``body_bytes`` are let out."""
+        self._progress(stream.rpc.window.acknowledge(stream.request_id, frames, body_bytes), now)
 
     def poll_done(self, answer: PollDone, now: float) -> None:
         """Triton's word."""
@@ -95,6 +101,14 @@ class Clients:
                 if not stream.rpc.window.has_signal:
                     self._outbox.poll(stream, records_expired=False)
                 self._polls.again(request_id, now)
+
+    def _progress(self, progress: Mapping[str, Progress], now: float) -> None:
+        for request_id, event in progress.items():
+            stream = self._streams[request_id]
+            if stream.request.stream_id:
+                frames = event.consumed_frames if stream.request.acks else event.delivered_frames
+                self._delivered(stream.request.stream_id, request_id, frames)
+            self._tell(stream, event, now)
 
     def _records_stopped(self, rpc: Rpc) -> None:
         """Ask Triton whether the client is still there; the answer decides between gone and no signal."""

@@ -7,22 +7,27 @@ import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sluiceway.core.commands import Frame
 from sluiceway.engine.protocol import SamplingParams
 from sluiceway.runtime.config_sections import AdmissionConfig
 from sluiceway.runtime.errors import RequestError
+from sluiceway.runtime.inputs import Array, bytes_of, flag, integer
 from sluiceway.runtime.sampling import parse_sampling, unique_pairs
-
-Array = npt.NDArray[Any]
 
 REQUEST_ID_PARAMETER = "x-request-id"
 MAX_ID_CHARACTERS = 256
-FLAGS = ("stream", "exclude_input_in_output", "return_token_ids", "return_frame", "return_finish_reason", "resumable")
+FLAGS = (
+    "stream",
+    "exclude_input_in_output",
+    "return_token_ids",
+    "return_frame",
+    "return_finish_reason",
+    "resumable",
+    "acks",
+)
 INPUTS = ("text_input", "sampling_parameters", "resume_stream_id", "resume_frame", *FLAGS)
 STREAM_ID_CHARACTERS = 32
 MAX_FRAME = 2**53
@@ -52,7 +57,7 @@ class GenerateRequest:
     """A request that was understood. ``rpc_id`` None: nobody told Envoy's id, so there is no signal.
 
     stream_id: what the client may come back with, "" if it did not ask to. resume_frame: it is back, and
-    this is the next frame that it wants; there is no prompt then.
+    this is the next frame that it wants; there is no prompt then. acks: it will acknowledge frames.
     """
 
     prompt: str
@@ -64,6 +69,7 @@ class GenerateRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     stream_id: str = ""
     resume_frame: int | None = None
+    acks: bool = False
 
 
 def new_stream_id() -> str:
@@ -75,13 +81,14 @@ def parse(
     raw: RawRequest, admission: AdmissionConfig, make_stream_id: Callable[[], str] = new_stream_id
 ) -> GenerateRequest:
     """Raise RequestError (INVALID_ARG) naming the input, what it holds and what it may hold."""
-    flags = {name: _flag(raw.inputs, name) for name in FLAGS}
+    flags = {name: flag(raw.inputs, name) for name in FLAGS}
     stream_id, resume_frame = _resume(raw.inputs, is_streaming=flags["stream"] is not False)
     is_back = resume_frame is not None
-    prompt = "" if is_back else _prompt(_bytes(raw.inputs, "text_input"), admission.max_prompt_bytes)
+    prompt = "" if is_back else _prompt(bytes_of(raw.inputs, "text_input"), admission.max_prompt_bytes)
     streaming = bool(flags["stream"]) or is_back
-    if flags["resumable"] and not streaming:
-        raise RequestError("resumable: only with stream true; a whole answer is one message")
+    for name in ("resumable", "acks"):
+        if flags[name] and not streaming:
+            raise RequestError(f"{name}: only with stream true; a whole answer is one message")
     if flags["resumable"] and not is_back:
         stream_id = make_stream_id()
     if streaming and flags["exclude_input_in_output"] is False:  # as vllm_backend
@@ -89,7 +96,7 @@ def parse(
     return GenerateRequest(
         prompt=prompt,
         client_id=raw.client_id[:MAX_ID_CHARACTERS],
-        rpc_id=_rpc_id(raw.parameters),
+        rpc_id=rpc_id_of(raw.parameters),
         stream=streaming,
         echo=not streaming and not flags["exclude_input_in_output"],
         outputs=Outputs(
@@ -97,15 +104,16 @@ def parse(
             frame=bool(flags["return_frame"]),
             finish_reason=bool(flags["return_finish_reason"]),
         ),
-        sampling=parse_sampling(_bytes(raw.inputs, "sampling_parameters"), admission.max_tokens_limit),
+        sampling=parse_sampling(bytes_of(raw.inputs, "sampling_parameters"), admission.max_tokens_limit),
         stream_id=stream_id,
         resume_frame=resume_frame,
+        acks=bool(flags["acks"]),
     )
 
 
 def _resume(inputs: Mapping[str, Array], *, is_streaming: bool) -> tuple[str, int | None]:
     """The stream that a client comes back to and its next frame there; ("", None): a new stream."""
-    value, frame = _bytes(inputs, "resume_stream_id"), _integer(inputs, "resume_frame")
+    value, frame = bytes_of(inputs, "resume_stream_id"), integer(inputs, "resume_frame")
     if value is None:
         if frame is not None:
             raise RequestError("resume_frame: only with resume_stream_id")
@@ -138,46 +146,7 @@ def _prompt(value: bytes | None, max_bytes: int) -> str:
         raise RequestError(f"text_input: not UTF-8 at byte {error.start}") from None
 
 
-def _single(inputs: Mapping[str, Array], name: str) -> Any:
-    """The only element of an input, or None if it was not sent."""
-    array = inputs.get(name)
-    if array is None:
-        return None
-    if array.size != 1:
-        raise RequestError(f"{name}: must hold 1 element, got {array.size}")
-    return array.reshape(-1)[0]
-
-
-def _bytes(inputs: Mapping[str, Array], name: str) -> bytes | None:
-    value = _single(inputs, name)
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return value.encode()
-    if not isinstance(value, bytes):
-        raise RequestError(f"{name}: must be BYTES, got {type(value).__name__}")
-    return bytes(value)  # a copy: the array is a view into Triton's shared memory
-
-
-def _integer(inputs: Mapping[str, Array], name: str) -> int | None:
-    value = _single(inputs, name)
-    if value is None:
-        return None
-    if not isinstance(value, np.integer):
-        raise RequestError(f"{name}: must be INT64, got {type(value).__name__}")
-    return int(value)
-
-
-def _flag(inputs: Mapping[str, Array], name: str) -> bool | None:
-    value = _single(inputs, name)
-    if value is None:
-        return None
-    if not isinstance(value, bool | np.bool_):
-        raise RequestError(f"{name}: must be BOOL, got {type(value).__name__}")
-    return bool(value)
-
-
-def _rpc_id(parameters: str) -> str | None:
+def rpc_id_of(parameters: str) -> str | None:
     """Envoy's x-request-id. Triton writes forwarded headers and the client's own parameters into one
     object, so a name that comes twice is a client that tries to be somebody else. Without Envoy in front a
     client's own parameter cannot be told from the header; it then hurts its own stream only.

@@ -1,10 +1,10 @@
-"""Reads ``sluiceway.yaml``; every complaint names the file, the line, the field and the limit."""
+"""Reads ``sluiceway.yaml`` and the gateway's settings; complaints name the file, the line, the field and the limit."""
 
 from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -13,10 +13,16 @@ from sluiceway.runtime.config import Config
 from sluiceway.runtime.errors import ConfigError, kind
 
 Location = tuple[str | int, ...]
+_Settings = TypeVar("_Settings", bound=BaseModel)
 
 
 def load_config(path: Path) -> Config:
     """Raise ConfigError if the file cannot be read, is not YAML, or holds a wrong value."""
+    return load_settings(path, Config)
+
+
+def load_settings(path: Path, kind_of_settings: type[_Settings]) -> _Settings:
+    """``load_config`` for settings of any kind."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -30,9 +36,9 @@ def load_config(path: Path) -> Config:
         line = "" if mark is None else f"{mark.line + 1}:"
         raise ConfigError(f"{path}:{line} not YAML: {getattr(error, 'problem', error)}") from None
     try:
-        return Config.model_validate(data)
+        return kind_of_settings.model_validate(data)
     except ValidationError as error:
-        complaints = [_complaint(path, lines, detail) for detail in error.errors()]
+        complaints = [_complaint(path, lines, detail, kind_of_settings) for detail in error.errors()]
         raise ConfigError("\n".join(complaints)) from None
 
 
@@ -50,7 +56,7 @@ def _lines(node: yaml.Node, path: Path, at: Location = ()) -> dict[Location, int
     return lines
 
 
-def _complaint(path: Path, lines: dict[Location, int], detail: Any) -> str:
+def _complaint(path: Path, lines: dict[Location, int], detail: Any, whole: type[BaseModel]) -> str:
     location: Location = tuple(detail["loc"])
     known = location
     while known and known not in lines:
@@ -61,7 +67,7 @@ def _complaint(path: Path, lines: dict[Location, int], detail: Any) -> str:
     # Beyond the known keys, pydantic names the alternatives of a type.
     field = ".".join(map(str, known)) or "the file"
     if detail["type"] == "extra_forbidden":
-        names = _names(location[:-1])
+        names = _names(location[:-1], whole)
         close = difflib.get_close_matches(str(location[-1]), names, n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
         return f"{path}:{line}: {field}: unknown setting; {hint}"
@@ -71,9 +77,9 @@ def _complaint(path: Path, lines: dict[Location, int], detail: Any) -> str:
     return f"{path}:{line}: {field}: {message[0].lower()}{message[1:]}, got {kind(detail['input'])}"
 
 
-def _names(section: Location) -> list[str]:
+def _names(section: Location, whole: type[BaseModel]) -> list[str]:
     """The settings that a section knows."""
-    model: type[BaseModel] = Config
+    model = whole
     for part in section:
         annotation = model.model_fields[str(part)].annotation
         # "section | None": the section is what has names.

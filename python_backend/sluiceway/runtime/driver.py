@@ -2,7 +2,8 @@
 
 No clock and no thread in here: driver_thread.py calls turn() with the time, tests do it with literal ones.
 
-Its parts: admission.py (who may come in), clients.py (what is heard of the clients), engine_requests.py
+Its parts: admission.py (who may come in), clients.py (what is heard of the clients), controls.py (what they
+say themselves), engine_requests.py
 (what is heard of the engine), reviewer.py (the policy), resume.py (clients that come back), dispatch.py
 (where commands go).
 """
@@ -23,6 +24,7 @@ from sluiceway.runtime import messages
 from sluiceway.runtime.admission import Admission
 from sluiceway.runtime.clients import Clients
 from sluiceway.runtime.config import Config
+from sluiceway.runtime.controls import Controls
 from sluiceway.runtime.dispatch import Dispatch
 from sluiceway.runtime.engine_loop import EnginePort
 from sluiceway.runtime.engine_requests import EngineRequests
@@ -75,6 +77,7 @@ class Driver:
             tell=self._apply,
             delivered=self._resumes.delivered,
         )
+        self._controls = Controls(self._clients, outbox, self._apply)
         self._admission = Admission(config, self._registry, self._clients, outbox, overhead_bytes)
         self._requests = EngineRequests(engine, config.degraded)
         self._reviewer = Reviewer(config, self._resumes.spool, self._find, log)
@@ -116,6 +119,8 @@ class Driver:
                     self._clients.record(record, now)
             case messages.Admit():
                 self._admit(message, now)
+            case messages.Control():
+                self._controls.take(message, now)
             case messages.Refuse(rpc_id, path, text, code):
                 self._admission.refuse(rpc_id, path, text, code)
             case messages.PollDone():

@@ -13,6 +13,7 @@ from sluiceway.core.spool import SpoolPosition
 from sluiceway.core.spool_errors import ResumeRefused
 from sluiceway.engine.protocol import EngineLoad, TokenEvent
 from sluiceway.runtime.codec import GenerateRequest
+from sluiceway.runtime.control import ControlRequest
 from sluiceway.runtime.errors import ErrorCode
 from sluiceway.runtime.response_path import ResponsePath
 
@@ -26,6 +27,14 @@ class Admit:
 
     request: GenerateRequest
     prompt_token_ids: tuple[int, ...]
+    path: ResponsePath
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A client says something about a stream that it has open."""
+
+    request: ControlRequest
     path: ResponsePath
 
 
@@ -123,6 +132,7 @@ class Snapshot:
 
 Message = (
     Admit
+    | Control
     | Refuse
     | Tokens
     | SendDone

@@ -31,6 +31,12 @@ class Outbox:
         key = rpc_id if rpc_id is not None else f"refusal:{id(path)}"
         self._pump.submit(key, JobKind.SEND, lambda: self._quietly(lambda: path.refuse(message, code)))
 
+    def answer(self, rpc_id: str | None, path: ResponsePath, levels: str | None) -> None:
+        """Of a control request: what it asked for, or nothing."""
+        key = rpc_id if rpc_id is not None else f"control:{id(path)}"
+        send = path.close if levels is None else lambda: path.send_levels(levels)
+        self._pump.submit(key, JobKind.SEND, lambda: self._quietly(send))
+
     def poll(self, stream: Stream, *, records_expired: bool) -> None:
         self._pump.submit(stream.rpc.rpc_id, JobKind.POLL, lambda: self._poll(stream, records_expired))
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
+
 from sluiceway.core.commands import Frame
-from sluiceway.runtime.codec import Array, Outputs, tensors
+from sluiceway.runtime.codec import Outputs, tensors
 from sluiceway.runtime.errors import ErrorCode
+from sluiceway.runtime.inputs import Array
 
 
 class Responder(Protocol):
@@ -51,6 +54,11 @@ class ResponsePath:
         self._is_first = False
         if final:
             self._responder = None
+
+    def send_levels(self, levels: str) -> None:
+        """The whole answer to a control request: a JSON object."""
+        responder, self._responder = self._open(), None
+        responder.send([("levels", np.array([levels.encode()], dtype=np.object_))], final=True)
 
     def close(self) -> None:
         """Idempotent: a send with FINAL may have succeeded before a close was decided."""

@@ -41,16 +41,23 @@ class RpcTable:
     def __len__(self) -> int:
         return len(self._busy) + len(self._idle)
 
-    def join(self, rpc_id: str | None, request_id: str) -> Rpc:
-        """The RPC of a request that opens; without an id, one of its own that will never have a signal."""
+    def join(self, rpc_id: str | None, request_id: str, *, acks: bool = False) -> Rpc:
+        """The RPC of a request that opens; without an id, one of its own of which no record will tell.
+
+        acks: its client acknowledges frames.
+        """
         if rpc_id is None:
             rpc = Rpc(f"unknown:{request_id}", DeliveryWindow(self._limit))
         else:
             rpc = self._busy.get(rpc_id) or self._idle.pop(rpc_id, None) or Rpc(rpc_id, DeliveryWindow(self._limit))
         self._busy[rpc.rpc_id] = rpc
-        rpc.window.open(request_id)
+        rpc.window.open(request_id, acks=acks)
         rpc.requests[request_id] = None
         return rpc
+
+    def find(self, rpc_id: str) -> Rpc | None:
+        """The RPC, if it has open requests."""
+        return self._busy.get(rpc_id)
 
     def leave(self, rpc: Rpc, request_id: str) -> None:
         rpc.window.close(request_id)

@@ -18,12 +18,13 @@ from sluiceway.runtime.admin import AdminServer
 from sluiceway.runtime.codec import Outputs, RawRequest, parse
 from sluiceway.runtime.config import Config, model_dir
 from sluiceway.runtime.config_file import load_config
+from sluiceway.runtime.control import is_control, parse_control
 from sluiceway.runtime.driver import Driver
 from sluiceway.runtime.driver_thread import DriverThread, Inbox
 from sluiceway.runtime.engine_loop import EngineLoop
 from sluiceway.runtime.engines import build_engine
 from sluiceway.runtime.errors import ErrorCode, RequestError
-from sluiceway.runtime.messages import Admit, Drain, EngineDied, Records, Refuse, Snapshot, Tokens
+from sluiceway.runtime.messages import Admit, Control, Drain, EngineDied, Records, Refuse, Snapshot, Tokens
 from sluiceway.runtime.outbox import Outbox
 from sluiceway.runtime.pump import Pump
 from sluiceway.runtime.response_path import Responder, ResponsePath
@@ -137,6 +138,9 @@ class Service:
         if self._drain_watch is not None:
             self._drain_watch.saw_request()
         try:
+            if is_control(raw):
+                self._inbox.post(Control(parse_control(raw), ResponsePath(responder, Outputs())))
+                return
             request = parse(raw, self._config.admission)
         except RequestError as error:
             self._inbox.post(Refuse(None, ResponsePath(responder, Outputs()), str(error), error.code))

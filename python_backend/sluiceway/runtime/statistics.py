@@ -44,7 +44,7 @@ class DriverSnapshot:
     is_draining: bool
 
 
-_LEVELS = ("produced", "sent", "forwarded", "delivered", "spooled", "backlog")
+_LEVELS = ("produced", "sent", "forwarded", "delivered", "consumed", "spooled", "backlog")
 
 
 def as_json(
@@ -76,6 +76,22 @@ def as_json(
         "spool": driver.spool,
         "delivery": asdict(delivery),
         "pump": asdict(pump),
+    }
+
+
+def levels_json(sender: SenderStatistics) -> dict[str, Any]:
+    """What a client may know of its own stream; sizes in bytes, tokens and frames, times in seconds."""
+    return {
+        "state": sender.state.value,
+        "is_paused": sender.state.is_out_of_batch,
+        **{level: asdict(getattr(sender, level)) for level in _LEVELS},
+        "has_signal": sender.has_signal,
+        "pauses": sender.pauses,
+        "kv_releases": sender.kv_releases,
+        "paused_s": sender.paused_s,
+        "behind_s": sender.behind_s,
+        "silence_s": sender.silence_s,
+        "age_s": sender.age_s,
     }
 
 

@@ -170,6 +170,7 @@ def open_stream(
         _BookedWindow(stream, rpc.window),
         now,
         resumable=bool(request.stream_id),
+        acks=request.acks,
         first_sequence=first_sequence,
         first_token_index=first_token_index,
     )

@@ -6,8 +6,10 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from sluiceway.runtime.codec import INPUTS, Array, RawRequest
+from sluiceway.runtime.codec import INPUTS, RawRequest
+from sluiceway.runtime.control import CONTROL_INPUTS
 from sluiceway.runtime.errors import ErrorCode
+from sluiceway.runtime.inputs import Array
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
@@ -15,7 +17,7 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 def raw_request(request: Any) -> RawRequest:
     """What a request holds; the arrays are views that live as long as the request."""
     inputs = {}
-    for name in INPUTS:
+    for name in (*INPUTS, *CONTROL_INPUTS):
         tensor = pb_utils.get_input_tensor_by_name(request, name)
         if tensor is not None:
             inputs[name] = tensor.as_numpy()
