@@ -18,7 +18,7 @@ def test_nothing_runs(tmp_path):
 
 
 def test_every_command_of_the_readme_exists():
-    for command in (["up"], ["down"], ["status"], ["demo"], ["bench"], ["bench", "isolation"]):
+    for command in (["up"], ["down"], ["status"], ["gateway"], ["demo"], ["bench"], ["bench", "isolation"]):
         assert CliRunner().invoke(app, [*command, "--help"]).exit_code == 0
 
 

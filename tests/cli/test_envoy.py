@@ -9,7 +9,7 @@ from sluiceway.cli.envoy import ENVOY_YAML, EnvoyOverrides, render, write_config
 from sluiceway.cli.ports import Ports
 from sluiceway.cli.triton import command as triton_command
 
-PORTS = Ports(envoy=1001, envoy_admin=1002, triton_grpc=1003, triton_metrics=1004, als=1005, admin=1006)
+PORTS = Ports(envoy=1001, envoy_admin=1002, triton_grpc=1003, triton_metrics=1004, als=1005, admin=1006, gateway=1007)
 
 
 def manager_of(config):
@@ -33,7 +33,7 @@ def test_the_file_itself_has_the_default_ports():
 
 def test_every_port_is_replaced_and_stays_on_loopback():
     found = set(ports_in(render(ENVOY_YAML, PORTS, EnvoyOverrides())))
-    assert found == {(1001, "127.0.0.1"), (1002, "127.0.0.1"), (1003, "127.0.0.1"), (1005, "127.0.0.1")}
+    assert found == {(port, "127.0.0.1") for port in (1001, 1002, 1003, 1005, 1007)}
 
 
 def test_overrides_change_their_own_values_alone():

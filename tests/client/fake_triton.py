@@ -9,6 +9,8 @@ import struct
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+TIMEOUT_S = 20
+
 
 def text_bytes(text):
     data = text.encode()
@@ -101,3 +103,25 @@ async def serving(*scripts):
         yield fake, f"127.0.0.1:{port}"
     finally:
         await server.stop(0)
+
+
+def run(coroutine):
+    """Leaves no task of ours behind."""
+
+    async def alone():
+        async with asyncio.timeout(TIMEOUT_S):
+            await coroutine
+        await asyncio.sleep(0.01)
+        ours = [task for task in asyncio.all_tasks() if "sluiceway" in repr(task.get_coro())]
+        assert ours == []
+
+    asyncio.run(alone())
+
+
+def answer(texts, first=0, reason="stop", stream_id=""):
+    async def script(_requests, call):
+        for sequence, text in enumerate(texts, first):
+            is_last = sequence == first + len(texts) - 1
+            await call.write(frame_message(sequence, text, reason if is_last else "", stream_id))
+
+    return script

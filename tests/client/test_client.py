@@ -7,34 +7,11 @@ import asyncio
 import grpc
 import pytest
 
-from client.fake_triton import error_message, frame_message, inputs_of, levels_message, serving
+from client.fake_triton import TIMEOUT_S, answer, error_message, frame_message, inputs_of, levels_message, run, serving
 from sluiceway.client import AsyncClient, Client, GenerateRequest, GenerationError
 from sluiceway.client.rpc import AsyncRpc
 
 STREAM_ID = "0123456789abcdef0123456789abcdef"
-TIMEOUT_S = 20
-
-
-def run(coroutine):
-    """Leaves no task behind."""
-
-    async def alone():
-        async with asyncio.timeout(TIMEOUT_S):
-            await coroutine
-        await asyncio.sleep(0)
-        ours = [task for task in asyncio.all_tasks() if "sluiceway" in repr(task.get_coro())]
-        assert ours == []
-
-    asyncio.run(alone())
-
-
-def answer(texts, first=0, reason="stop", stream_id=""):
-    async def script(_requests, call):
-        for sequence, text in enumerate(texts, first):
-            is_last = sequence == first + len(texts) - 1
-            await call.write(frame_message(sequence, text, reason if is_last else "", stream_id))
-
-    return script
 
 
 def test_an_answer_is_asked_for_with_acks_and_read_to_its_reason():

@@ -47,6 +47,7 @@ def up(
         Path, typer.Option(envvar="SLUICEWAY_MODEL_REPOSITORY", exists=True, file_okay=False)
     ] = REPOSITORY / "model_repository",
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay here; Ctrl-C or SIGTERM stops it.")] = False,
+    gateway: Annotated[bool, typer.Option(help="Serve the HTTP APIs, WebSocket and the web page too.")] = False,
     concurrency: Annotated[int, typer.Option(min=1, help="Envoy's worker threads.")] = 1,
     timeout_s: Annotated[float, typer.Option(min=1, help="How long to wait until the stack serves.")] = 120,
     envoy_port: Annotated[int, _port("envoy")] = _DEFAULT.envoy,
@@ -55,8 +56,9 @@ def up(
     triton_metrics_port: Annotated[int, _port("triton_metrics")] = _DEFAULT.triton_metrics,
     als_port: Annotated[int, _port("als")] = _DEFAULT.als,
     admin_port: Annotated[int, _port("admin")] = _DEFAULT.admin,
+    gateway_port: Annotated[int, _port("gateway")] = _DEFAULT.gateway,
 ) -> None:
-    """Start Triton and Envoy, watched by a supervisor in the background."""
+    """Start Triton, the gateway and Envoy, watched by a supervisor in the background."""
     ports = Ports(
         envoy=envoy_port,
         envoy_admin=envoy_admin_port,
@@ -64,11 +66,13 @@ def up(
         triton_metrics=triton_metrics_port,
         als=als_port,
         admin=admin_port,
+        gateway=gateway_port,
     )
     settings = StackSettings(
         run_dir=run_dir,
         model_repository=model_repository,
         ports=ports,
+        gateway=gateway,
         envoy_overrides=EnvoyOverrides(concurrency=concurrency),
     )
     if foreground:
@@ -95,6 +99,23 @@ def status(run_dir: RunDir = DEFAULT_RUN_DIR) -> None:
     table, serves = status_table(state)
     Console().print(table)
     raise typer.Exit(0 if serves else 1)
+
+
+@app.command()
+def gateway(
+    config: Annotated[
+        Path,
+        typer.Option(envvar="SLUICEWAY_GATEWAY_CONFIG", exists=True, dir_okay=False, help="As examples/gateway.yaml."),
+    ],
+) -> None:
+    """Serve the HTTP APIs in front of Triton's gRPC port, until SIGTERM; one process, run as many as you need."""
+    from sluiceway.gateway.server import run
+    from sluiceway.gateway.settings import load_gateway_settings
+    from sluiceway.gateway.tokenizer import ChatTokenizer
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    settings = load_gateway_settings(config)
+    run(settings, ChatTokenizer(Path(settings.model_dir)) if settings.model_dir else None)
 
 
 @app.command()

@@ -22,7 +22,7 @@ from sluiceway.cli.stack import Stack, StackError, StackSettings
 _log = logging.getLogger(__name__)
 _STATE = "state.json"
 _PUBLISH_S = 1.0
-STOP_TIMEOUT_S = 45.0  # drain 10 + flush 2 + Envoy 3 + Triton 12, and slack
+STOP_TIMEOUT_S = 50.0  # drain 10 + flush 2 + Envoy 3 + gateway 3 + Triton 12, and slack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +96,7 @@ def launch(settings: StackSettings, timeout_s: float) -> State:
         *("--model-repository", str(settings.model_repository.resolve())),
         *("--concurrency", str(settings.envoy_overrides.concurrency)),
         *("--timeout-s", str(timeout_s)),
+        "--gateway" if settings.gateway else "--no-gateway",
     ]
     for field in fields(Ports):
         command += [option_name(field.name), str(getattr(settings.ports, field.name))]

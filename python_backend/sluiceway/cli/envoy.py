@@ -43,7 +43,7 @@ def render(source: Path, ports: Ports, overrides: EnvoyOverrides) -> dict[str, A
     resources = config["static_resources"]
     listener = _named(resources["listeners"], "clients", source)
     _set_address(listener, overrides.listener_address, ports.envoy)
-    for cluster, port in (("triton", ports.triton_grpc), ("access_log", ports.als)):
+    for cluster, port in (("triton", ports.triton_grpc), ("gateway", ports.gateway), ("access_log", ports.als)):
         for endpoint in _endpoints(_named(resources["clusters"], cluster, source)):
             _set_address(endpoint, LOOPBACK, port)
 

@@ -40,6 +40,15 @@ def backend_is_ready(admin_port: int) -> bool:
     return True
 
 
+def gateway_is_ready(port: int) -> bool:
+    """It serves, and reaches Triton."""
+    try:
+        request(port, "/readyz")
+    except OSError:
+        return False
+    return True
+
+
 def envoy_open_streams(admin_port: int) -> int:
     """Requests that clients have open at Envoy. Raises OSError."""
     counters = get_json(admin_port, "/stats?format=json&filter=^http\\.clients\\.downstream_rq_active$")

@@ -18,7 +18,7 @@ class PortTakenError(OSError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """envoy: where clients connect. als: access log records. admin: the backend's statistics."""
+    """envoy: where clients connect. als: access log records. admin: the backend's statistics. gateway: HTTP."""
 
     envoy: int
     envoy_admin: int
@@ -26,6 +26,7 @@ class Ports:
     triton_metrics: int
     als: int
     admin: int
+    gateway: int
 
     def __post_init__(self) -> None:
         seen: dict[int, str] = {}
@@ -40,7 +41,15 @@ class Ports:
 
     @classmethod
     def default(cls) -> Ports:
-        return cls(envoy=8080, envoy_admin=9901, triton_grpc=8001, triton_metrics=8002, als=18002, admin=18003)
+        return cls(
+            envoy=8080,
+            envoy_admin=9901,
+            triton_grpc=8001,
+            triton_metrics=8002,
+            als=18002,
+            admin=18003,
+            gateway=8090,
+        )
 
     @classmethod
     def free(cls) -> Ports:

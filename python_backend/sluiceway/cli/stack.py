@@ -1,4 +1,4 @@
-"""Triton and Envoy, started, watched and stopped together."""
+"""Triton, Envoy and the gateway, started, watched and stopped together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 import psutil
 
-from sluiceway.cli import envoy, health, shm, triton
+from sluiceway.cli import envoy, gateway_process, health, shm, triton
 from sluiceway.cli.envoy import EnvoyOverrides
 from sluiceway.cli.ports import Ports
 from sluiceway.cli.process import GuardedProcess
@@ -24,6 +24,7 @@ _numbers = itertools.count()
 _DRAIN_TIMEOUT_S = 10.0
 _FLUSH_TIMEOUT_S = 2.0  # for Envoy to pass the last frames to clients that read
 _ENVOY_EXIT_S = 3.0
+_GATEWAY_EXIT_S = 3.0  # its streams ended in the drain
 _EXIT_TIMEOUT_S = 8  # Triton's own; drained before, it needs about one second
 _EXIT_SLACK_S = 4.0
 
@@ -36,7 +37,8 @@ class StackError(RuntimeError):
 class StackSettings:
     """run_dir: logs, rendered configurations; made if missing. config: merged over the model's sluiceway.yaml.
 
-    with_backend_admin: False for a model that is not ours (no statistics, no drain).
+    with_backend_admin: False for a model that is not ours (no statistics, no drain). gateway: whether the HTTP
+    side runs; gateway_settings: merged over its settings.
     """
 
     run_dir: Path
@@ -44,13 +46,15 @@ class StackSettings:
     config: Mapping[str, Any] = field(default_factory=dict)
     ports: Ports = field(default_factory=Ports.free)
     with_backend_admin: bool = True
+    gateway: bool = False
+    gateway_settings: Mapping[str, Any] = field(default_factory=dict)
     envoy_overrides: EnvoyOverrides = field(default_factory=EnvoyOverrides)
 
 
 class Stack:
     """A running stack as a context manager.
 
-    A dead stub, Triton or Envoy is started again. Servers die with this process. Not thread safe, except
+    A dead stub, Triton, gateway or Envoy is started again. Servers die with this process. Not thread safe, except
     for the read-only methods.
     """
 
@@ -69,7 +73,7 @@ class Stack:
         self.stop()
 
     def start(self, timeout_s: float = 120) -> None:
-        """Start Triton and Envoy and wait until both serve.
+        """Start every part and wait until all serve.
 
         Raises PortTakenError, NotInstalledError, ValueError (configuration) or StackError; nothing runs then.
         """
@@ -78,19 +82,10 @@ class Stack:
         logs = self.run_dir / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         shm.remove_abandoned()
-        envoy_command, triton_command, environment = self._commands(tools)
-
-        def start_triton() -> GuardedProcess:
-            return GuardedProcess(
-                triton_command, log=logs / "triton.log", environment=environment, shm_prefix=self._shm_prefix
-            )
-
-        def start_envoy() -> GuardedProcess:
-            return GuardedProcess(envoy_command, log=logs / "envoy.log")
-
+        starters = self._starters(tools, logs)
         try:
-            self._keepers["tritonserver"] = Keeper("tritonserver", start_triton)
-            self._keepers["envoy"] = Keeper("envoy", start_envoy)
+            for name, start in starters.items():
+                self._keepers[name] = Keeper(name, start)
             self.wait_ready(timeout_s)
         except BaseException:
             self.stop()
@@ -120,6 +115,8 @@ class Stack:
             "envoy": health.envoy_is_ready(self.ports.envoy_admin),
             "tritonserver": health.triton_is_ready(self.ports.triton_grpc),
         }
+        if self.settings.gateway:
+            parts["gateway"] = health.gateway_is_ready(self.ports.gateway)
         if self.settings.with_backend_admin:
             parts["backend"] = health.backend_is_ready(self.ports.admin)
         return parts
@@ -130,8 +127,12 @@ class Stack:
             keeper.release()
         if self._keepers and self.settings.with_backend_admin:
             self._drain()
-        # Envoy first: its open connections would hold up Triton's exit.
-        for name, patience_s in (("envoy", _ENVOY_EXIT_S), ("tritonserver", _EXIT_TIMEOUT_S + _EXIT_SLACK_S)):
+        # Triton last: open connections of the others would hold up its exit.
+        for name, patience_s in (
+            ("envoy", _ENVOY_EXIT_S),
+            ("gateway", _GATEWAY_EXIT_S),
+            ("tritonserver", _EXIT_TIMEOUT_S + _EXIT_SLACK_S),
+        ):
             ending = self._keepers.pop(name, None)
             if ending is not None:
                 ending.process.terminate()
@@ -140,7 +141,7 @@ class Stack:
         shm.remove(self._shm_prefix)
 
     def pids(self) -> dict[str, int]:
-        """Of what exists now: tritonserver, stub, listener, envoy."""
+        """Of what exists now: tritonserver, stub, listener, envoy, gateway."""
         return {name: process.pid for name, process in self._processes().items()}
 
     def rss_bytes(self) -> dict[str, int]:
@@ -158,7 +159,8 @@ class Stack:
         """The backend's GET /finished. Raises OSError while the backend is away."""
         return health.get_json(self.ports.admin, f"/finished?since={since}")
 
-    def _commands(self, tools: Tools) -> tuple[list[str], list[str], dict[str, str]]:
+    def _starters(self, tools: Tools, logs: Path) -> dict[str, Callable[[], GuardedProcess]]:
+        """How each server starts, in this order."""
         settings = self.settings
         envoy_config = envoy.write_config(self.run_dir, self.ports, settings.envoy_overrides)
         model_config = triton.write_model_config(settings.model_repository, self.run_dir, self.ports, settings.config)
@@ -171,7 +173,24 @@ class Stack:
             exit_timeout_s=_EXIT_TIMEOUT_S,
         )
         environment = triton.environment(tools, model_config)
-        return envoy.command(tools, envoy_config, settings.envoy_overrides), triton_command, environment
+        envoy_command = envoy.command(tools, envoy_config, settings.envoy_overrides)
+
+        def start_triton() -> GuardedProcess:
+            return GuardedProcess(
+                triton_command, log=logs / "triton.log", environment=environment, shm_prefix=self._shm_prefix
+            )
+
+        starters = {
+            "tritonserver": start_triton,
+            "envoy": lambda: GuardedProcess(envoy_command, log=logs / "envoy.log"),
+        }
+        if settings.gateway:
+            gateway_config = gateway_process.write_config(
+                self.run_dir, self.ports, model_config, settings.gateway_settings
+            )
+            gateway_command = gateway_process.command(gateway_config)
+            starters["gateway"] = lambda: GuardedProcess(gateway_command, log=logs / "gateway.log")
+        return starters
 
     def _drain(self) -> None:
         """Let every stream end with a finish reason, and let Envoy pass it on. Best effort, bounded."""

@@ -20,6 +20,8 @@ def status_table(state: State) -> tuple[Table, bool]:
         "envoy": health.envoy_is_ready(ports.envoy_admin),
         "tritonserver": health.triton_is_ready(ports.triton_grpc),
     }
+    if "gateway" in state.restarts:
+        answers["gateway"] = health.gateway_is_ready(ports.gateway)
     try:
         statistics: dict[str, Any] | None = health.get_json(ports.admin, "/statistics")
     except (OSError, ValueError):
@@ -27,12 +29,15 @@ def status_table(state: State) -> tuple[Table, bool]:
     answers["stub"] = statistics is not None
     where = {
         "envoy": f"clients {ports.envoy}, admin {ports.envoy_admin}",
+        "gateway": f"HTTP {ports.gateway}",
         "tritonserver": f"gRPC {ports.triton_grpc}, metrics {ports.triton_metrics}",
         "stub": f"statistics {ports.admin}",
         "listener": f"access log {ports.als}",
     }
     table = Table("process", "pid", "ports", "answers", "memory", "restarts", title="Sluiceway")
     for name, places in where.items():
+        if name == "gateway" and name not in answers:
+            continue  # a stack of gRPC alone
         pid = state.pids.get(name)
         answer = "-" if name not in answers else "yes" if answers[name] else "no"
         restarts = str(state.restarts[name]) if name in state.restarts else ""

@@ -1,0 +1,71 @@
+"""The gateway's real server on a real socket, in front of a scripted Triton."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+import httpx
+
+from client.fake_triton import TIMEOUT_S, inputs_of, serving
+from sluiceway.gateway.server import listen, make_server
+from sluiceway.gateway.settings import GatewaySettings
+
+REQUEST_ID = "11111111-2222-4333-8444-555555555555"
+
+
+async def acks(requests, until):
+    """The (ack_frame, ack_body_bytes) that come, up to frame ``until``."""
+    seen = []
+    while not seen or seen[-1][0] < until:
+        message = await requests.get()
+        if message is None:
+            return seen
+        inputs = inputs_of(message)
+        if "ack_frame" in inputs:
+            seen.append((inputs["ack_frame"], inputs.get("ack_body_bytes")))
+    return seen
+
+
+@contextlib.asynccontextmanager
+async def gateway(*scripts, tokenizer=None, **changes):
+    """Yields the fake Triton and an httpx client of the gateway."""
+    async with serving(*scripts) as (fake, address):
+        settings = GatewaySettings(**{"listen": "127.0.0.1:0", "triton": address, "triton_channels": 1} | changes)
+        listening = listen(settings)
+        port = listening.getsockname()[1]
+        server = make_server(settings, tokenizer)
+        server.install_signal_handlers = lambda: None
+        task = asyncio.create_task(server._serve([listening]))
+        try:
+            async with httpx.AsyncClient(
+                base_url=f"http://127.0.0.1:{port}", headers={"x-request-id": REQUEST_ID}, timeout=TIMEOUT_S
+            ) as client:
+                client.port = port
+                client.upstream = server.upstream
+                yield fake, client
+        finally:
+            server.should_exit = True
+            await task
+            listening.close()
+
+
+async def raw(port, data, *, until=b"", receive_buffer=None):
+    """What the gateway says to ``data`` until it closes the connection or has said ``until``."""
+    sock = socket.socket()
+    if receive_buffer:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+    reader, writer = await asyncio.open_connection(sock=sock)
+    writer.write(data)
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while not until or until not in received:
+            chunk = await reader.read(65_536)
+            if not chunk:
+                break
+            received += chunk
+    writer.close()
+    return received
