@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ class ChatTokenizer:
             self._tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(str(directory), local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
             raise TokenizerError(f"model_dir {directory}: {error}") from error
+        self._counting = threading.Lock()
 
     @property
     def has_chat_template(self) -> bool:
@@ -35,10 +37,22 @@ class ChatTokenizer:
     def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
         """What the template makes of the messages, up to where the assistant's words begin.
 
-        Raises Problem 400: the model has no template, or its template refuses these messages.
+        Raises Problem 400: the model has no template, its template refuses these messages, or has no place for tools.
         """
         if not self.has_chat_template:
             raise Problem(400, "messages: this model has no chat template; use /v1/completions", param="messages")
+        text = self._render(messages, tools)
+        if tools and text == self._render(messages, None):
+            raise Problem(400, "tools: this model's chat template has no place for them", param="tools")
+        return text
+
+    def count(self, text: str) -> int:
+        """Tokens of a prompt, as the backend counts them."""
+        # transformers sets truncation off on each call; two threads at that raise "Already borrowed".
+        with self._counting:
+            return len(self._tokenizer.encode(text))
+
+    def _render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
         from jinja2 import TemplateError
 
         try:
@@ -52,7 +66,3 @@ class ChatTokenizer:
                 400, f"messages: the model's chat template refuses them: {why[:200]}", param="messages"
             ) from None
         return text
-
-    def count(self, text: str) -> int:
-        """Tokens of a prompt, as the backend counts them."""
-        return len(self._tokenizer(text).input_ids)
