@@ -165,6 +165,6 @@ routes: list[BaseRoute] = [
     Route("/v1/chat/completions", chat_completions, methods=["POST"]),
     Route("/v1/completions", completions, methods=["POST"]),
     Route("/v1/models", models),
-    Route("/v1/models/{model}", model),
+    Route("/v1/models/{model:path}", model),
     Route("/v1/streams/{stream_id}", stream),
 ]
