@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 
 import httpx
 
-from client.fake_triton import TIMEOUT_S, inputs_of, serving
+from client.fake_triton import TIMEOUT_S, frame_message, inputs_of, serving
 from sluiceway.gateway.server import listen, make_server
 from sluiceway.gateway.settings import GatewaySettings
 
@@ -26,6 +27,37 @@ async def acks(requests, until):
         if "ack_frame" in inputs:
             seen.append((inputs["ack_frame"], inputs.get("ack_body_bytes")))
     return seen
+
+
+def until_acknowledged(frames, seen):
+    """A script that sends ``frames`` frames, puts the acks of them into ``seen``, and then ends the answer."""
+
+    async def script(requests, call):
+        for sequence in range(frames):
+            await call.write(frame_message(sequence, "x"))
+        seen.extend(await acks(requests, frames - 1))
+        await call.write(frame_message(frames, "", "stop"))
+
+    return script
+
+
+async def silence(_requests, _call):
+    await asyncio.sleep(60)
+
+
+async def leave_unanswered(fake, client, path, body):
+    """Post ``body``, close the connection once Triton has the request, and wait for the end of its RPC."""
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+    _, writer = await asyncio.open_connection("127.0.0.1", client.port)
+    writer.write(head.encode() + data)
+    await writer.drain()
+    while not fake.opened:  # noqa: ASYNC110 - a list has no event
+        await asyncio.sleep(0.01)
+    writer.close()
+    async with asyncio.timeout(2):
+        await fake.was_cancelled.wait()
+    assert client.upstream.open_streams == 0
 
 
 @contextlib.asynccontextmanager

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
 
 from client.fake_triton import answer, error_message, frame_message, run
-from gateway.harness import acks, gateway
+from gateway.harness import gateway, leave_unanswered, silence, until_acknowledged
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 STREAM_ID = "f" * 32
@@ -116,14 +115,8 @@ def test_an_answer_that_was_cut_short_says_why(reason, stream):
 def test_frames_are_acknowledged_as_their_events_are_out():
     seen = []
 
-    async def script(requests, call):
-        for sequence in range(2):
-            await call.write(frame_message(sequence, "x"))
-        seen.extend(await acks(requests, 1))
-        await call.write(frame_message(2, "", "stop"))
-
     async def check():
-        async with serving(script) as (_, client):
+        async with serving(until_acknowledged(2, seen)) as (_, client):
             body = (await client.post(CHAT, json={**ASK_CHAT, "stream": True})).content
             assert seen[-1] == (1, body.index(b"id: 2\n"))
 
@@ -344,19 +337,8 @@ def test_a_detached_client_is_told_to_come_back():
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_before_the_first_token_ends_the_rpc(stream):
-    async def silence(_requests, _call):
-        await asyncio.sleep(60)
-
     async def check():
         async with serving(silence) as (fake, client):
-            body = json.dumps(ASK_CHAT | {"stream": stream}).encode()
-            head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
-            _, writer = await asyncio.open_connection("127.0.0.1", client.port)
-            writer.write(f"{head}\r\n\r\n".encode() + body)
-            await writer.drain()
-            while not fake.opened:  # noqa: ASYNC110 - the fake has no event for it
-                await asyncio.sleep(0.01)
-            writer.close()
-            await fake.was_cancelled.wait()
+            await leave_unanswered(fake, client, CHAT, ASK_CHAT | {"stream": stream})
 
     run(check())

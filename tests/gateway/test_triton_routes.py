@@ -8,7 +8,7 @@ import json
 import pytest
 
 from client.fake_triton import answer, error_message, frame_message, inputs_of, run
-from gateway.harness import REQUEST_ID, acks, gateway, raw
+from gateway.harness import REQUEST_ID, gateway, leave_unanswered, raw, silence, until_acknowledged
 
 STREAM = "/v2/models/llm/generate_stream"
 WHOLE = "/v2/models/llm/generate"
@@ -18,10 +18,6 @@ ASK = {"text_input": "river", "stream": True}
 def events(text):
     """Of an event stream whose data are single lines."""
     return [json.loads(block.removeprefix("data: ")) for block in text.split("\n\n") if block.startswith("data: ")]
-
-
-async def silence(_requests, _call):
-    await asyncio.sleep(60)
 
 
 def test_each_frame_is_one_event():
@@ -77,14 +73,8 @@ def test_a_whole_answer_is_one_object():
 def test_frames_are_acknowledged_with_the_body_byte_that_must_be_out():
     seen = []
 
-    async def script(requests, call):
-        for sequence in range(3):
-            await call.write(frame_message(sequence, "x"))
-        seen.extend(await acks(requests, 2))
-        await call.write(frame_message(3, "", "stop"))
-
     async def check():
-        async with gateway(script) as (_, client):
+        async with gateway(until_acknowledged(3, seen)) as (_, client):
             body = (await client.post(STREAM, json=ASK)).content
             size_of_three = body.index(b"data", body.rindex(b'"x"'))
             assert seen[-1] == (2, size_of_three)
@@ -96,13 +86,8 @@ def test_frames_are_acknowledged_with_the_body_byte_that_must_be_out():
 def test_without_our_envoy_frames_are_acknowledged_alone_and_the_id_is_our_own():
     seen = []
 
-    async def script(requests, call):
-        await call.write(frame_message(0, "x"))
-        seen.extend(await acks(requests, 0))
-        await call.write(frame_message(1, "", "stop"))
-
     async def check():
-        async with gateway(script, delivery="transport") as (fake, client):
+        async with gateway(until_acknowledged(1, seen), delivery="transport") as (fake, client):
             await client.post(STREAM, json=ASK)
             assert seen == [(0, None)]
             assert fake.metadata[0]["x-request-id"] != REQUEST_ID
@@ -114,17 +99,7 @@ def test_without_our_envoy_frames_are_acknowledged_alone_and_the_id_is_our_own()
 def test_a_client_that_leaves_before_the_first_token_ends_the_rpc(path):
     async def check():
         async with gateway(silence) as (fake, client):
-            body = json.dumps({"text_input": "river", "stream": path == STREAM}).encode()
-            head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-            _, writer = await asyncio.open_connection("127.0.0.1", client.port)
-            writer.write(head + body)
-            await writer.drain()
-            while not fake.opened:  # noqa: ASYNC110 - a list has no event
-                await asyncio.sleep(0.01)
-            writer.close()
-            async with asyncio.timeout(2):
-                await fake.was_cancelled.wait()
-            assert client.upstream.open_streams == 0
+            await leave_unanswered(fake, client, path, {"text_input": "river", "stream": path == STREAM})
 
     run(check())
 

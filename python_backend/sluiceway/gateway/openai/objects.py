@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 
 from sluiceway.gateway.openai.tool_calls import Call
 
+# By the kind of an answer: what its objects call themselves.
+_CHUNK = {"chat": "chat.completion.chunk", "text": "text_completion"}
+_WHOLE = {"chat": "chat.completion", "text": "text_completion"}
+
 
 @dataclass(slots=True)
 class Answer:
@@ -44,13 +48,11 @@ class Answer:
         else:
             choice |= {"text": text}
         choice |= {"logprobs": None, "finish_reason": self._reason(finish_reason)}
-        kind = "chat.completion.chunk" if self.kind == "chat" else "text_completion"
-        return self._object(kind) | {"choices": [choice]} | ({"usage": None} if has_usage else {})
+        return self._object(_CHUNK) | {"choices": [choice]} | ({"usage": None} if has_usage else {})
 
     def usage_chunk(self, completion_tokens: int) -> dict[str, object]:
         """The one after the last, for a client that asked."""
-        kind = "chat.completion.chunk" if self.kind == "chat" else "text_completion"
-        return self._object(kind) | {"choices": [], "usage": self._usage(completion_tokens)}
+        return self._object(_CHUNK) | {"choices": [], "usage": self._usage(completion_tokens)}
 
     def whole(self, parts: Sequence[str | Call], finish_reason: str, completion_tokens: int) -> dict[str, object]:
         text = "".join(part for part in parts if isinstance(part, str))
@@ -63,8 +65,7 @@ class Answer:
         else:
             choice |= {"text": text}
         choice |= {"logprobs": None, "finish_reason": self._reason(finish_reason)}
-        kind = "chat.completion" if self.kind == "chat" else "text_completion"
-        return self._object(kind) | {"choices": [choice], "usage": self._usage(completion_tokens)}
+        return self._object(_WHOLE) | {"choices": [choice], "usage": self._usage(completion_tokens)}
 
     def _calls(self, parts: Sequence[str | Call]) -> list[dict[str, object]]:
         calls = []
@@ -83,8 +84,8 @@ class Answer:
         # in OpenAI's API; they keep their own, as vLLM's "abort" does.
         return "tool_calls" if finish_reason == "stop" and self.calls else finish_reason
 
-    def _object(self, kind: str) -> dict[str, object]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+    def _object(self, kinds: Mapping[str, str]) -> dict[str, object]:
+        return {"id": self.id, "object": kinds[self.kind], "created": self.created, "model": self.model}
 
     def _usage(self, completion_tokens: int) -> Mapping[str, int]:
         return {

@@ -28,7 +28,6 @@ class ToolCallParser:
     """
 
     def __init__(self) -> None:
-        self.calls = 0
         self._held = ""
         self._is_after_call = False
 
@@ -74,7 +73,6 @@ class ToolCallParser:
         if call is None:
             self._say(parts, text)
             return
-        self.calls += 1
         self._is_after_call = True
         parts.append(call)
 
