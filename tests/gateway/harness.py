@@ -16,6 +16,18 @@ from sluiceway.gateway.settings import GatewaySettings
 REQUEST_ID = "11111111-2222-4333-8444-555555555555"
 
 
+class Tokenizer:
+    """A prompt is its roles and contents; a token is a character."""
+
+    has_chat_template = True
+
+    def prompt(self, messages, tools):
+        return "".join(f"{each['role']}:{each['content']};" for each in messages) + "tools" * bool(tools)
+
+    def count(self, text):
+        return len(text)
+
+
 async def acks(requests, until):
     """The (ack_frame, ack_body_bytes) that come, up to frame ``until``."""
     seen = []
@@ -45,6 +57,11 @@ async def silence(_requests, _call):
     await asyncio.sleep(60)
 
 
+async def until_opened(fake):
+    while not fake.opened:  # noqa: ASYNC110 - a list has no event
+        await asyncio.sleep(0.01)
+
+
 async def leave_unanswered(fake, client, path, body):
     """Post ``body``, close the connection once Triton has the request, and wait for the end of its RPC."""
     data = json.dumps(body).encode()
@@ -52,8 +69,7 @@ async def leave_unanswered(fake, client, path, body):
     _, writer = await asyncio.open_connection("127.0.0.1", client.port)
     writer.write(head.encode() + data)
     await writer.drain()
-    while not fake.opened:  # noqa: ASYNC110 - a list has no event
-        await asyncio.sleep(0.01)
+    await until_opened(fake)
     writer.close()
     async with asyncio.timeout(2):
         await fake.was_cancelled.wait()
@@ -76,6 +92,7 @@ async def gateway(*scripts, tokenizer=None, **changes):
             ) as client:
                 client.port = port
                 client.upstream = server.upstream
+                client.connections = server.server_state.connections
                 yield fake, client
         finally:
             server.should_exit = True

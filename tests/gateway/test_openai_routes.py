@@ -7,7 +7,7 @@ import json
 import pytest
 
 from client.fake_triton import answer, error_message, frame_message, run
-from gateway.harness import gateway, leave_unanswered, silence, until_acknowledged
+from gateway.harness import Tokenizer, gateway, leave_unanswered, silence, until_acknowledged
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 STREAM_ID = "f" * 32
@@ -16,18 +16,6 @@ ASK_CHAT = {"model": "llm", "messages": [USER]}
 ASK_TEXT = {"model": "llm", "prompt": "hi"}
 TOOL = {"type": "function", "function": {"name": "weather"}}
 CALL_TEXT = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
-
-
-class Tokenizer:
-    """A prompt is its roles and contents; a token is a character."""
-
-    has_chat_template = True
-
-    def prompt(self, messages, tools):
-        return "".join(f"{each['role']}:{each['content']};" for each in messages) + "tools" * bool(tools)
-
-    def count(self, text):
-        return len(text)
 
 
 def serving(*scripts, **changes):

@@ -20,6 +20,7 @@ from sluiceway.gateway.openai import routes as openai_routes
 from sluiceway.gateway.settings import GatewaySettings
 from sluiceway.gateway.tokenizer import ChatTokenizer
 from sluiceway.gateway.upstream import Upstream
+from sluiceway.gateway.websocket import routes as websocket_routes
 
 
 def create_app(settings: GatewaySettings, upstream: Upstream, tokenizer: ChatTokenizer | None = None) -> Starlette:
@@ -30,7 +31,7 @@ def create_app(settings: GatewaySettings, upstream: Upstream, tokenizer: ChatTok
     metrics = Metrics()
     metrics.open_streams.set_function(lambda: upstream.open_streams)
     app = Starlette(
-        routes=[*_ROUTES, *openai_routes.routes, *triton_routes.routes],
+        routes=[*_ROUTES, *openai_routes.routes, *triton_routes.routes, *websocket_routes.routes],
         middleware=[Middleware(Edge, metrics=metrics)],
         exception_handlers={Problem: _on_problem, GenerationError: _on_problem, HTTPException: _on_http_exception},
     )

@@ -14,6 +14,7 @@ from sluiceway.gateway.clock import Clock, RealClock
 from sluiceway.gateway.disconnect import ClientGone, end, until_disconnect
 from sluiceway.gateway.errors import ErrorBody, encode_json, openai_body, problem_of, respond
 from sluiceway.gateway.event_format import HEARTBEAT, Event, encode
+from sluiceway.gateway.heartbeat import beat
 
 __all__ = ["EVENT_STREAM_HEADERS", "Event", "EventStream"]
 
@@ -64,7 +65,7 @@ class EventStream(Response):
         body = BodyWriter(start, scope, receive, send, self._clock)
         writing = asyncio.create_task(self._write_all(body))
         gone = asyncio.create_task(until_disconnect(receive))
-        beating = asyncio.create_task(self._beat(body))
+        beating = asyncio.create_task(beat(body, self._clock, self._heartbeat_s, lambda: body.write(HEARTBEAT)))
         try:
             await asyncio.wait({writing, gone, beating}, return_when=asyncio.FIRST_COMPLETED)
             if not writing.done() or isinstance(writing.exception(), ClientGone):
@@ -89,19 +90,6 @@ class EventStream(Response):
                 data = encode_json(self._error_body(problem)).decode()
                 await body.write(encode(Event(data=data)))
         await body.finish()
-
-    async def _beat(self, body: BodyWriter) -> None:
-        due = body.last_write_at + self._heartbeat_s
-        while True:
-            await self._clock.sleep(due - self._clock.now())
-            now = self._clock.now()
-            due = body.last_write_at + self._heartbeat_s
-            if now < due:
-                continue
-            due = now + self._heartbeat_s
-            # A write that waits for the client needs no sign of life behind it.
-            if not body.is_writing:
-                await body.write(HEARTBEAT)
 
 
 async def close(events: AsyncIterator[Any]) -> None:

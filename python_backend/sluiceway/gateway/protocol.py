@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -39,15 +38,3 @@ def protocol_of(settings: ServerSettings) -> type[asyncio.Protocol]:
             super().on_message_complete()
 
     return Protocol
-
-
-def websocket_options(max_message_bytes: int) -> dict[str, Any]:
-    """No pings and no compression: both would be bytes that nobody counted."""
-    return {
-        "ws": "websockets-sansio",
-        "ws_max_size": max_message_bytes,
-        "ws_max_queue": 4,
-        "ws_ping_interval": None,
-        "ws_ping_timeout": None,
-        "ws_per_message_deflate": False,
-    }

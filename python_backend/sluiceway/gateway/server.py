@@ -10,10 +10,11 @@ import socket
 import uvicorn
 
 from sluiceway.gateway.app import create_app
-from sluiceway.gateway.protocol import protocol_of, websocket_options
+from sluiceway.gateway.protocol import protocol_of
 from sluiceway.gateway.settings import GatewaySettings
 from sluiceway.gateway.tokenizer import ChatTokenizer
 from sluiceway.gateway.upstream import Upstream
+from sluiceway.gateway.websocket.protocol import websocket_options
 
 _log = logging.getLogger(__name__)
 # After the streams were told to end: for their last event to be written.
@@ -66,6 +67,7 @@ def make_server(settings: GatewaySettings, tokenizer: ChatTokenizer | None = Non
         loop="asyncio",
         lifespan="off",
         log_config=None,
+        log_level="warning",  # below it, uvicorn logs queries
         access_log=False,
         server_header=False,
         proxy_headers=False,

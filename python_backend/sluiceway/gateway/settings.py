@@ -27,11 +27,10 @@ class ServerSettings(Section):
 
 
 class WebSocketSettings(Section):
-    """max_streams: open at once on one connection. idle_s: a connection on which no stream is open."""
+    """allowed_origins: pages that may open a stream besides those that the gateway's own host serves."""
 
     max_message_bytes: int = Field(256 * 1024, ge=1024, le=2**24)
-    max_streams: int = Field(8, ge=1, le=1024)
-    idle_s: float = Field(300, gt=0, le=86_400)
+    allowed_origins: tuple[str, ...] = Field((), strict=False)
 
 
 class GatewaySettings(Section):

@@ -124,11 +124,16 @@ class ChatRequest(Fields):
         return [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
 
     def template_messages(self) -> list[dict[str, Any]]:
-        """As chat templates take them: contents are texts, the arguments of calls are objects.
+        """Raises Problem 400."""
+        return template_messages(self.messages)
 
-        Raises Problem 400.
-        """
-        return [_for_template(message) for message in self.messages]
+
+def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """``messages`` as chat templates take them: contents are texts, the arguments of calls are objects.
+
+    Raises Problem 400.
+    """
+    return [_for_template(message) for message in messages]
 
 
 def _for_template(message: Message) -> dict[str, Any]:

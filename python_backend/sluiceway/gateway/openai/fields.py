@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from sluiceway.gateway.errors import Problem
 from sluiceway.runtime.sampling import MAX_STOP_CHARACTERS, MAX_STOP_STRINGS
 
-_Request = TypeVar("_Request", bound="Fields")
+_Part = TypeVar("_Part", bound="Part")
 StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Zero = Annotated[float, Field(ge=0, le=0)]
 Label = Annotated[str, Field(max_length=512)]
@@ -74,7 +74,7 @@ class Fields(Part):
         return {"max_tokens": max_tokens} | {name: value for name, value in given.items() if value is not None}
 
 
-def parse(kind: type[_Request], body: Mapping[str, object]) -> _Request:
+def parse(kind: type[_Part], body: Mapping[str, object]) -> _Part:
     """Raises Problem 400 that names the field and what it takes, not what it held."""
     try:
         return kind.model_validate(dict(body))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
-from collections.abc import Callable
-from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from sluiceway.client.frames import GenerateRequest, GenerationError
+from sluiceway.gateway import served_model
 from sluiceway.gateway.bodies import read_object
 from sluiceway.gateway.disconnect import unless_gone
 from sluiceway.gateway.errors import NO_STORE, Problem, encode_json
@@ -24,12 +22,10 @@ from sluiceway.gateway.openai.objects import Answer, model_object
 from sluiceway.gateway.openai.refusals import named, naming
 from sluiceway.gateway.openai.tool_calls import ToolCallParser
 from sluiceway.gateway.settings import GatewaySettings
-from sluiceway.gateway.tokenizer import ChatTokenizer
 from sluiceway.gateway.upstream import Upstream
 from sluiceway.gateway.upstream_rpc import UpstreamRpc
 from sluiceway.gateway.whole_answer import collect
 
-_T = TypeVar("_T")
 _COMPLETION_MAX_TOKENS = 16  # OpenAI's default for completions
 _LAST_EVENT_ID = "last-event-id"
 _STARTED = int(time.time())
@@ -40,10 +36,9 @@ async def chat_completions(request: Request) -> Response:
     if _LAST_EVENT_ID in request.headers:
         return _resume(request, request.headers[_LAST_EVENT_ID])
     asked = fields.parse(ChatRequest, body)
-    _check_model(request, asked.model)
+    served_model.check_name(request, asked.model)
     tools, messages = asked.wanted_tools(), asked.template_messages()
-    tokenizer = _tokenizer(request)
-    prompt = await _aside(lambda: tokenizer.prompt(messages, tools))
+    prompt = await served_model.chat_prompt(request, messages, tools)
     settings: GatewaySettings = request.app.state.settings
     max_tokens = asked.max_completion_tokens or asked.max_tokens or settings.max_tokens_default
     return await _answer(request, asked, "chat", prompt, max_tokens, ToolCallParser() if tools else None)
@@ -54,7 +49,7 @@ async def completions(request: Request) -> Response:
     if _LAST_EVENT_ID in request.headers:
         return _resume(request, request.headers[_LAST_EVENT_ID])
     asked = fields.parse(CompletionRequest, body)
-    _check_model(request, asked.model)
+    served_model.check_name(request, asked.model)
     max_tokens = asked.max_tokens or _COMPLETION_MAX_TOKENS
     return await _answer(request, asked, "text", asked.text, max_tokens, None)
 
@@ -73,7 +68,7 @@ async def models(request: Request) -> Response:
 
 
 async def model(request: Request) -> Response:
-    _check_model(request, request.path_params["model"])
+    served_model.check_name(request, request.path_params["model"])
     settings: GatewaySettings = request.app.state.settings
     return _json(model_object(settings.served_model_name, _STARTED))
 
@@ -83,8 +78,7 @@ async def _answer(
 ) -> Response:
     settings: GatewaySettings = request.app.state.settings
     upstream: Upstream = request.app.state.upstream
-    tokenizer = _tokenizer(request)
-    prompt_tokens = await _aside(lambda: tokenizer.count(prompt))
+    prompt_tokens = await served_model.count_tokens(request, prompt)
     answer = Answer(kind, secrets.token_hex(16), int(time.time()), settings.served_model_name, prompt_tokens)
     generation = GenerateRequest(
         prompt=prompt, sampling=asked.sampling(max_tokens), resumable=asked.resumable, model=settings.triton_model
@@ -136,25 +130,6 @@ def _event_stream(
         on_written=rpc.written,
         on_disconnect=rpc.abort,
     )
-
-
-def _check_model(request: Request, name: str) -> None:
-    settings: GatewaySettings = request.app.state.settings
-    if name not in (settings.served_model_name, settings.triton_model):
-        text = f"model: no such model; {settings.served_model_name} is served"
-        raise Problem(404, text, param="model", code="model_not_found")
-
-
-def _tokenizer(request: Request) -> ChatTokenizer:
-    tokenizer: ChatTokenizer | None = request.app.state.tokenizer
-    if tokenizer is None:
-        raise Problem(501, "this gateway has no tokenizer: model_dir is not set", code="not_implemented")
-    return tokenizer
-
-
-async def _aside(work: Callable[[], _T]) -> _T:
-    """A long prompt takes a while to render and count; other streams go on meanwhile."""
-    return await asyncio.to_thread(work)
 
 
 def _json(value: object) -> Response:

@@ -1,0 +1,1 @@
+"""One generation on one WebSocket, with acks, pauses and questions for levels."""
