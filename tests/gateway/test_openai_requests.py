@@ -146,10 +146,12 @@ def test_arguments_of_a_call_must_be_an_object(arguments):
 
 @pytest.mark.parametrize("usage", [True, False])
 @pytest.mark.parametrize("completion_tokens", [None, 7])
-def test_an_event_id_comes_back_as_it_went(usage, completion_tokens):
+@pytest.mark.parametrize("token_ids", [True, False])
+def test_an_event_id_comes_back_as_it_went(usage, completion_tokens, token_ids):
     position = EventId(
         kind="chat",
         include_usage=usage,
+        return_token_ids=token_ids,
         stream_id="f" * 32,
         frame=12,
         created=1_700_000_000,

@@ -56,6 +56,24 @@ def test_a_streamed_chat():
     run(check())
 
 
+@pytest.mark.parametrize(("path", "ask"), [(CHAT, ASK_CHAT), (TEXT, ASK_TEXT)])
+def test_token_ids_come_with_what_they_are_for(path, ask):
+    async def check():
+        async with serving(answer(["a", "b", ""], stream_id=STREAM_ID), answer(["a", "b"])) as (_, client):
+            body = {**ask, "return_token_ids": True}
+            response = await client.post(path, json={**body, "stream": True, "resumable": True})
+            assert [chunk["choices"][0]["token_ids"] for chunk in chunks(response.text)] == [[0], [1], [2]]
+            whole = (await client.post(path, json=body)).json()
+            assert whole["choices"][0]["token_ids"] == [0, 1]
+            assert whole["usage"]["completion_tokens"] == 2
+        last = blocks(response.text)[0]["id"]
+        async with serving(answer(["b", ""], first=1)) as (_, client):
+            resumed = await client.get(f"/v1/streams/{STREAM_ID}", params={"last_event_id": last})
+            assert [chunk["choices"][0]["token_ids"] for chunk in chunks(resumed.text)] == [[1], [2]]
+
+    run(check())
+
+
 def test_a_streamed_completion_with_usage():
     async def check():
         async with serving(answer(["a", "b"], reason="length")) as (fake, client):

@@ -24,7 +24,7 @@ class EnvoyOverrides:
     listener_address: where clients connect (a network namespace's address, for instance).
     flush_interval_s: between two records of a stream. ping_*: the client side's HTTP/2 keepalive.
     tcp_user_timeout_s: the listener's. stream_idle_timeout_s: a stream on which nothing moves.
-    concurrency: worker threads.
+    concurrency: worker threads. keep_request_id: clients name their streams (x-request-id); else Envoy alone does.
     """
 
     listener_address: str = LOOPBACK
@@ -34,6 +34,7 @@ class EnvoyOverrides:
     tcp_user_timeout_s: float | None = None
     stream_idle_timeout_s: float | None = None
     concurrency: int = 1
+    keep_request_id: bool = False
 
 
 def render(source: Path, ports: Ports, overrides: EnvoyOverrides) -> dict[str, Any]:
@@ -57,6 +58,8 @@ def render(source: Path, ports: Ports, overrides: EnvoyOverrides) -> dict[str, A
     ):
         if value is not None:
             target[key] = f"{value:.3f}s"
+    if overrides.keep_request_id:
+        manager["preserve_external_request_id"] = True
     if overrides.tcp_user_timeout_s is not None:
         for option in listener["socket_options"]:
             if option["name"] == _TCP_USER_TIMEOUT:

@@ -18,11 +18,11 @@ from sluiceway.cli.bench.readers import (
     Dribble,
     Normal,
     Rate,
-    RawStream,
     ReaderLoop,
     Reading,
     ReadingPolicy,
     StopAfter,
+    Stream,
     StreamRequest,
 )
 from sluiceway.cli.bench.reference import Answer, scripted, uninterrupted
@@ -152,14 +152,12 @@ def _references(config: Mapping[str, Any], tokens: int) -> list[Answer]:
     return uninterrupted(build_engine(settings.engine, where), PROMPTS, tokens)
 
 
-def _open(loop: ReaderLoop, stack: Stack, habit: Habit, request: StreamRequest) -> RawStream:
+def _open(loop: ReaderLoop, stack: Stack, habit: Habit, request: StreamRequest) -> Stream:
     connection = loop.connect(ConnectionSettings(port=stack.ports.envoy, stream_window=habit.window))
     return loop.open(connection, request, StopAfter(0) if habit.stops_first_s else habit.policy)
 
 
-def _let_stopped_ones_read(
-    stack: Stack, loop: ReaderLoop, habits: Sequence[Habit], streams: Sequence[RawStream]
-) -> None:
+def _let_stopped_ones_read(stack: Stack, loop: ReaderLoop, habits: Sequence[Habit], streams: Sequence[Stream]) -> None:
     """Once they were stopped for their time, or (sooner) lost their KV to a pause."""
     stopped = {
         stream.reading.client_id: (habit, stream)
@@ -176,7 +174,7 @@ def _let_stopped_ones_read(
         loop.set_policy(stream, habit.policy)
 
 
-def _wait(streams: Sequence[RawStream], timeout_s: float) -> None:
+def _wait(streams: Sequence[Stream], timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     for stream in streams:
         if not stream.wait(max(0.0, deadline - time.monotonic())):

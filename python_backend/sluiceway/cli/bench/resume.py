@@ -23,11 +23,11 @@ from sluiceway.cli.bench.readers import (
     Leave,
     Normal,
     Rate,
-    RawStream,
     ReaderLoop,
     Reading,
     ReadingPolicy,
     StopAfter,
+    Stream,
     StreamRequest,
 )
 from sluiceway.cli.bench.reference import Answer, scripted
@@ -181,12 +181,12 @@ def play(loop: ReaderLoop, stacks: Sequence[Stack], number: int, references: dic
     return result
 
 
-def _open(loop: ReaderLoop, stack: Stack, request: StreamRequest, policy: ReadingPolicy) -> RawStream:
+def _open(loop: ReaderLoop, stack: Stack, request: StreamRequest, policy: ReadingPolicy) -> Stream:
     window = 4096 if isinstance(policy, StopAfter) else 65_535
     return loop.open(loop.connect(ConnectionSettings(port=stack.ports.envoy, stream_window=window)), request, policy)
 
 
-def _wait_for_frames(stream: RawStream, frames: int) -> None:
+def _wait_for_frames(stream: Stream, frames: int) -> None:
     """Until the client has so many, or no more come: a stuck one stops before."""
     deadline = time.monotonic() + FRAME_TIMEOUT_S
     quiet_at = time.monotonic() + 2.0

@@ -12,10 +12,10 @@ from sluiceway.cli.bench.readers import (
     Never,
     Normal,
     Rate,
-    RawStream,
     ReaderLoop,
     Reading,
     ReadingPolicy,
+    Stream,
     StreamRequest,
 )
 
@@ -62,7 +62,7 @@ class Questioner:
     port: int
     is_asking: bool = False
     answers: list[Reading] = field(default_factory=list)
-    _stream: RawStream | None = None
+    _stream: Stream | None = None
     _numbers: Iterator[int] = field(default_factory=count)
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sluiceway.gateway.errors import Problem
 
 _FORM = re.compile(
-    r"(chat|text)(u?)\.([0-9a-zA-Z_-]{1,64})\.(\d{1,12})\.(\d{1,12})\.(\d{1,9})(?:\.(\d{1,9}))?", re.ASCII
+    r"(chat|text)(u?)(t?)\.([0-9a-zA-Z_-]{1,64})\.(\d{1,12})\.(\d{1,12})\.(\d{1,9})(?:\.(\d{1,9}))?", re.ASCII
 )
 
 
@@ -25,6 +25,7 @@ class EventId:
 
     kind: str
     include_usage: bool
+    return_token_ids: bool
     stream_id: str
     frame: int
     created: int
@@ -32,8 +33,8 @@ class EventId:
     completion_tokens: int | None = None
 
     def __str__(self) -> str:
-        usage = "u" if self.include_usage else ""
-        text = f"{self.kind}{usage}.{self.stream_id}.{self.frame}.{self.created}.{self.prompt_tokens}"
+        asked = "u" * self.include_usage + "t" * self.return_token_ids
+        text = f"{self.kind}{asked}.{self.stream_id}.{self.frame}.{self.created}.{self.prompt_tokens}"
         return text if self.completion_tokens is None else f"{text}.{self.completion_tokens}"
 
 
@@ -44,10 +45,11 @@ def parse(text: str) -> EventId:
         raise Problem(
             400, "Last-Event-ID: not the id of a resumable answer's event", param="Last-Event-ID", code="invalid_value"
         )
-    kind, usage, stream_id, frame, created, prompt_tokens, completion_tokens = match.groups()
+    kind, usage, token_ids, stream_id, frame, created, prompt_tokens, completion_tokens = match.groups()
     return EventId(
         kind=kind,
         include_usage=bool(usage),
+        return_token_ids=bool(token_ids),
         stream_id=stream_id,
         frame=int(frame),
         created=int(created),

@@ -31,7 +31,7 @@ class StreamOptions(Part):
 
 
 class Fields(Part):
-    """resumable: the answer may be taken up again with ``Last-Event-ID``; ours, as are vLLM's top_k to ignore_eos.
+    """resumable: the answer may be taken up again with ``Last-Event-ID``; ours. top_k to return_token_ids: vLLM's.
 
     Below them: fields with one value that asks for nothing, and labels that change nothing.
     """
@@ -47,6 +47,7 @@ class Fields(Part):
     top_k: int | None = Field(None, ge=-1, le=1_000_000)
     min_tokens: int | None = Field(None, ge=0, le=10_000_000)
     ignore_eos: bool | None = None
+    return_token_ids: bool = False
     resumable: bool = False
 
     n: Literal[1] | None = None

@@ -16,7 +16,7 @@ _WHOLE = {"chat": "chat.completion", "text": "text_completion"}
 class Answer:
     """What all objects of one answer share. kind: "chat" or "text". created: Unix time in seconds.
 
-    name: what its id is made of.
+    name: what its id is made of. return_token_ids: choices hold them too, as vLLM's do.
     """
 
     kind: str
@@ -24,6 +24,7 @@ class Answer:
     created: int
     model: str
     prompt_tokens: int
+    return_token_ids: bool = False
     calls: int = field(default=0, init=False)
 
     @property
@@ -31,7 +32,13 @@ class Answer:
         return f"{'chatcmpl' if self.kind == 'chat' else 'cmpl'}-{self.name}"
 
     def chunk(
-        self, parts: Sequence[str | Call], *, is_first: bool, finish_reason: str | None, has_usage: bool
+        self,
+        parts: Sequence[str | Call],
+        token_ids: Sequence[int],
+        *,
+        is_first: bool,
+        finish_reason: str | None,
+        has_usage: bool,
     ) -> dict[str, object]:
         """One piece of a streamed answer. has_usage: the client asked for usage, so other chunks say null."""
         text = "".join(part for part in parts if isinstance(part, str))
@@ -47,14 +54,14 @@ class Answer:
             choice |= {"delta": delta}
         else:
             choice |= {"text": text}
-        choice |= {"logprobs": None, "finish_reason": self._reason(finish_reason)}
+        choice |= self._end_of_choice(token_ids, finish_reason)
         return self._object(_CHUNK) | {"choices": [choice]} | ({"usage": None} if has_usage else {})
 
     def usage_chunk(self, completion_tokens: int) -> dict[str, object]:
         """The one after the last, for a client that asked."""
         return self._object(_CHUNK) | {"choices": [], "usage": self._usage(completion_tokens)}
 
-    def whole(self, parts: Sequence[str | Call], finish_reason: str, completion_tokens: int) -> dict[str, object]:
+    def whole(self, parts: Sequence[str | Call], token_ids: Sequence[int], finish_reason: str) -> dict[str, object]:
         text = "".join(part for part in parts if isinstance(part, str))
         choice: dict[str, object] = {"index": 0}
         if self.kind == "chat":
@@ -64,8 +71,13 @@ class Answer:
             choice |= {"message": message | ({"tool_calls": calls} if calls else {})}
         else:
             choice |= {"text": text}
-        choice |= {"logprobs": None, "finish_reason": self._reason(finish_reason)}
-        return self._object(_WHOLE) | {"choices": [choice], "usage": self._usage(completion_tokens)}
+        choice |= self._end_of_choice(token_ids, finish_reason)
+        return self._object(_WHOLE) | {"choices": [choice], "usage": self._usage(len(token_ids))}
+
+    def _end_of_choice(self, token_ids: Sequence[int], finish_reason: str | None) -> dict[str, object]:
+        """What stands behind a choice's content."""
+        end: dict[str, object] = {"logprobs": None, "finish_reason": self._reason(finish_reason)}
+        return end | {"token_ids": token_ids} if self.return_token_ids else end
 
     def _calls(self, parts: Sequence[str | Call]) -> list[dict[str, object]]:
         calls = []

@@ -79,7 +79,14 @@ async def _answer(
     settings: GatewaySettings = request.app.state.settings
     upstream: Upstream = request.app.state.upstream
     prompt_tokens = await served_model.count_tokens(request, prompt)
-    answer = Answer(kind, secrets.token_hex(16), int(time.time()), settings.served_model_name, prompt_tokens)
+    answer = Answer(
+        kind,
+        secrets.token_hex(16),
+        int(time.time()),
+        settings.served_model_name,
+        prompt_tokens,
+        asked.return_token_ids,
+    )
     generation = GenerateRequest(
         prompt=prompt, sampling=asked.sampling(max_tokens), resumable=asked.resumable, model=settings.triton_model
     )
@@ -90,16 +97,20 @@ async def _answer(
         frames = await unless_gone(request.receive, collect(rpc, settings.max_whole_answer_bytes), rpc.abort)
     except GenerationError as error:
         raise named(error, kind) from None
-    last = frames[-1]
-    completion_tokens = last.first_token_index + len(last.token_ids)
-    return _json(answer.whole(streamed.parsed(frames, parser), last.finish_reason or "", completion_tokens))
+    token_ids = [token for frame in frames for token in frame.token_ids]
+    return _json(answer.whole(streamed.parsed(frames, parser), token_ids, frames[-1].finish_reason or ""))
 
 
 def _resume(request: Request, came_with: str) -> Response:
     position = event_id.parse(came_with)
     settings: GatewaySettings = request.app.state.settings
     answer = Answer(
-        position.kind, position.stream_id, position.created, settings.served_model_name, position.prompt_tokens
+        position.kind,
+        position.stream_id,
+        position.created,
+        settings.served_model_name,
+        position.prompt_tokens,
+        position.return_token_ids,
     )
     if position.completion_tokens is not None:
         return EventStream(streamed.ending_alone(answer, position), heartbeat_s=settings.heartbeat_s)

@@ -34,6 +34,7 @@ async def events(
             completion_tokens = frame.first_token_index + len(frame.token_ids)
             chunk = answer.chunk(
                 _parts(parser, frame),
+                frame.token_ids,
                 is_first=frame.sequence == 0,
                 finish_reason=frame.finish_reason,
                 has_usage=include_usage,
@@ -78,6 +79,7 @@ def _id(answer: Answer, frame: Frame, completion_tokens: int, include_usage: boo
         EventId(
             kind=answer.kind,
             include_usage=include_usage,
+            return_token_ids=answer.return_token_ids,
             stream_id=answer.name,
             frame=frame.sequence,
             created=answer.created,

@@ -1,4 +1,4 @@
-"""Clients of every habit: raw HTTP/2 with its own flow control, grpcio, and whole processes of them."""
+"""Clients of every habit and protocol: on raw connections with flow control of their own, on grpcio, in processes."""
 
 from sluiceway.cli.bench.readers.grpc_reader import DEFAULT, NO_BDP_PROBE, SMALL_WINDOW, GrpcReader
 from sluiceway.cli.bench.readers.loop import ReaderLoop
@@ -13,8 +13,6 @@ from sluiceway.cli.bench.readers.policy import (
     StopAfter,
 )
 from sluiceway.cli.bench.readers.process import ClientPlan, ReaderProcess
-from sluiceway.cli.bench.readers.raw_h2 import RawConnection
-from sluiceway.cli.bench.readers.raw_stream import RawStream
 from sluiceway.cli.bench.readers.reading import Reading, Stream
 from sluiceway.cli.bench.readers.transport import ConnectionSettings, Leave
 from sluiceway.cli.bench.readers.wire import StreamRequest
@@ -33,8 +31,6 @@ __all__ = [
     "Never",
     "Normal",
     "Rate",
-    "RawConnection",
-    "RawStream",
     "ReaderLoop",
     "ReaderProcess",
     "Reading",

@@ -1,4 +1,4 @@
-"""The thread that drives raw HTTP/2 clients, and the way in from other threads."""
+"""The thread that drives raw clients, and the way in from other threads."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, Self, TypeVar
 
 from sluiceway.cli.bench.readers.policy import Normal, ReadingPolicy
-from sluiceway.cli.bench.readers.raw_h2 import RawConnection
-from sluiceway.cli.bench.readers.raw_stream import RawStream
+from sluiceway.cli.bench.readers.protocols import Connection, connect
+from sluiceway.cli.bench.readers.reading import Stream
 from sluiceway.cli.bench.readers.transport import ConnectionSettings, Leave
 from sluiceway.cli.bench.readers.wire import StreamRequest
 
@@ -30,8 +30,8 @@ class ReaderLoop:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="readers", daemon=True)
-        self._connections: dict[RawStream, RawConnection] = {}
-        self._opened: list[RawConnection] = []
+        self._connections: dict[Stream, Connection[Any]] = {}
+        self._opened: list[Connection[Any]] = []
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -40,30 +40,30 @@ class ReaderLoop:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def connect(self, settings: ConnectionSettings) -> RawConnection:
+    def connect(self, settings: ConnectionSettings) -> Connection[Any]:
         """A new TCP connection. Raises OSError when nobody listens."""
-        connection = self.run(RawConnection.connect(settings))
+        connection = self.run(connect(settings))
         self._opened.append(connection)
         return connection
 
     def open(
         self,
-        connection: RawConnection,
+        connection: Connection[Any],
         request: StreamRequest,
         policy: ReadingPolicy | None = None,
         *,
         half_close: bool = True,
-    ) -> RawStream:
+    ) -> Stream:
         """A new stream on ``connection``; its reading grows while it runs."""
-        stream = self.call(connection.open, request, policy or Normal(), half_close=half_close)
+        stream: Stream = self.call(connection.open, request, policy or Normal(), half_close=half_close)
         self._connections[stream] = connection
         return stream
 
-    def set_policy(self, stream: RawStream, policy: ReadingPolicy) -> float:
+    def set_policy(self, stream: Stream, policy: ReadingPolicy) -> float:
         """Read differently from now on; returns the monotonic time of the change."""
         return self.call(self._connections[stream].set_policy, stream, policy)
 
-    def leave(self, stream: RawStream, how: Leave) -> float:
+    def leave(self, stream: Stream, how: Leave) -> float:
         """Leave; returns the monotonic time right after the server could notice."""
         return self.call(self._connections[stream].leave, stream, how)
 

@@ -30,6 +30,11 @@ class Flow:
     def unread(self) -> int:
         return self.received - self.acknowledged
 
+    @property
+    def due(self) -> int:
+        """What a client that reads at once gives back now: in halves of the window, as most do."""
+        return self.unread if 2 * self.unread >= self.window else 0
+
 
 class Allowance(NamedTuple):
     """``bytes`` to acknowledge now; ``again_at``: ask again then (None: at the next DATA frame)."""
@@ -49,12 +54,12 @@ class ReadingPolicy(Protocol):
 
 @dataclass(frozen=True)
 class Normal:
-    """Reads at once; the window is given back in halves, as most clients do."""
+    """Reads at once."""
 
     parses: bool = True
 
     def allowance(self, flow: Flow, now: float) -> Allowance:  # noqa: ARG002 - the protocol's
-        return Allowance(flow.unread if 2 * flow.unread >= flow.window else 0)
+        return Allowance(flow.due)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Raw HTTP/2 clients in a process of their own, so that one's interpreter lock never delays the other's clock."""
+"""Raw clients in a process of their own, so that one's interpreter lock never delays the other's clock."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
 from sluiceway.cli.bench.readers.policy import Normal, ReadingPolicy
-from sluiceway.cli.bench.readers.raw_h2 import RawConnection
-from sluiceway.cli.bench.readers.raw_stream import RawStream
-from sluiceway.cli.bench.readers.reading import Reading
+from sluiceway.cli.bench.readers.protocols import Connection, connect
+from sluiceway.cli.bench.readers.reading import Reading, Stream
 from sluiceway.cli.bench.readers.transport import ConnectionSettings, Leave
 from sluiceway.cli.bench.readers.wire import StreamRequest
 
@@ -93,8 +92,8 @@ class _Clients:
 
     def __init__(self, plans: Sequence[ClientPlan]) -> None:
         self.readings: list[Reading] = []
-        self.connections: list[RawConnection] = []
-        self._shared: dict[str, asyncio.Task[RawConnection]] = {}
+        self.connections: list[Connection[Any]] = []
+        self._shared: dict[str, asyncio.Task[Connection[Any]]] = {}
         self.tasks = [asyncio.create_task(self._client(plan)) for plan in plans]
 
     async def _client(self, plan: ClientPlan) -> None:
@@ -113,15 +112,15 @@ class _Clients:
             self.readings.append(stream.reading)
             await _ended(stream, connection, plan.leave_after_s)
 
-    async def _connection(self, plan: ClientPlan) -> RawConnection:
+    async def _connection(self, plan: ClientPlan) -> Connection[Any]:
         if plan.share is None:
             return await self._connect(plan)
         if plan.share not in self._shared:
             self._shared[plan.share] = asyncio.create_task(self._connect(plan))
         return await self._shared[plan.share]
 
-    async def _connect(self, plan: ClientPlan) -> RawConnection:
-        connection = await RawConnection.connect(plan.connection)
+    async def _connect(self, plan: ClientPlan) -> Connection[Any]:
+        connection = await connect(plan.connection)
         self.connections.append(connection)
         return connection
 
@@ -143,7 +142,7 @@ def _numbered(plan: ClientPlan, turn: int) -> StreamRequest:
     return StreamRequest(**{**values, "client_id": f"{plan.request.client_id}#{turn}"})
 
 
-async def _ended(stream: RawStream, connection: RawConnection, leave_after_s: float | None) -> None:
+async def _ended(stream: Stream, connection: Connection[Any], leave_after_s: float | None) -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     stream.on_end = lambda: None if future.done() else future.set_result(None)
     if stream.ended:
@@ -155,13 +154,13 @@ async def _ended(stream: RawStream, connection: RawConnection, leave_after_s: fl
         connection.leave(stream, Leave.RST_STREAM)
 
 
-def _main(plans: list[ClientPlan], pipe: Connection) -> None:
+def _main(plans: list[ClientPlan], pipe: Pipe) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the bench, which then stops us
     with contextlib.suppress(EOFError, BrokenPipeError):
         asyncio.run(_serve(plans, pipe))
 
 
-async def _serve(plans: list[ClientPlan], pipe: Connection) -> None:
+async def _serve(plans: list[ClientPlan], pipe: Pipe) -> None:
     clients = _Clients(plans)
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()

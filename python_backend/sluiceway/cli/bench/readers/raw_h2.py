@@ -1,4 +1,4 @@
-"""A gRPC client whose flow control is ours: HTTP/2 frames by the h2 library over a plain socket.
+"""A client whose flow control is ours: HTTP/2 frames by the h2 library over a plain socket.
 
 Everything here runs on one asyncio loop thread; ``ReaderLoop`` is the way in from other threads.
 """
@@ -16,17 +16,19 @@ from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes, Settings
 
+from sluiceway.cli.bench.readers.dialects import Dialect
 from sluiceway.cli.bench.readers.policy import ReadingPolicy
 from sluiceway.cli.bench.readers.raw_stream import RawStream
 from sluiceway.cli.bench.readers.transport import DEFAULT_WINDOW, ConnectionSettings, Leave, leave_socket
-from sluiceway.cli.bench.readers.wire import PATH, StreamRequest, decode
+from sluiceway.cli.bench.readers.wire import StreamRequest, request_id
 
 
 class RawConnection(asyncio.BufferedProtocol):
     """One TCP connection with any number of streams on it."""
 
-    def __init__(self, settings: ConnectionSettings) -> None:
+    def __init__(self, settings: ConnectionSettings, dialect: Dialect) -> None:
         self.settings = settings
+        self._dialect = dialect
         self.received_bytes = 0
         self._buffer = bytearray(settings.recv_bytes)
         self._streams: dict[int, RawStream] = {}
@@ -44,18 +46,19 @@ class RawConnection(asyncio.BufferedProtocol):
         )
 
     @classmethod
-    async def connect(cls, settings: ConnectionSettings) -> RawConnection:
+    async def connect(cls, settings: ConnectionSettings, dialect: Dialect) -> RawConnection:
         """Raises OSError when nobody listens."""
-        connection = cls(settings)
+        connection = cls(settings, dialect)
         await asyncio.get_running_loop().create_connection(lambda: connection, sock=settings.socket())
         return connection
 
     # --- streams -----------------------------------------------------------------------------------
 
     def open(self, request: StreamRequest, policy: ReadingPolicy, *, half_close: bool = True) -> RawStream:
-        """Start one RPC. half_close=False keeps the send side open, as tritonclient does."""
+        """Send one request. half_close=False keeps the send side open, as tritonclient does."""
         stream_id = self._h2.get_next_available_stream_id()
-        stream = RawStream(stream_id, request, policy, self.settings.stream_window, half_close=half_close)
+        window = self.settings.stream_window
+        stream = RawStream(stream_id, request, policy, window, self._dialect, half_close=half_close)
         self._streams[stream_id] = stream
         if self._transport.is_closing():
             stream.reading.error = "the connection is closed"
@@ -64,10 +67,10 @@ class RawConnection(asyncio.BufferedProtocol):
         headers = [
             (":method", "POST"),
             (":scheme", "http"),
-            (":path", PATH),
+            (":path", self._dialect.path),
             (":authority", f"{self.settings.host}:{self.settings.port}"),
-            ("content-type", "application/grpc"),
-            ("te", "trailers"),
+            *self._dialect.headers,
+            *request_id(request),
         ]
         self._h2.send_headers(stream_id, headers)
         self._push(stream)
@@ -183,8 +186,8 @@ class RawConnection(asyncio.BufferedProtocol):
         reading.data_frames += 1
         reading.last_data_at = now
         if stream.parses:
-            for raw in stream.assembler.feed(event.data or b""):
-                reading.add(decode(raw), now)
+            for message in stream.decoder.feed(event.data or b""):
+                reading.add(message, now)
         self._unacknowledged += size
         if 2 * self._unacknowledged >= DEFAULT_WINDOW:
             self._h2.increment_flow_control_window(self._unacknowledged)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sluiceway.cli.bench.readers.wire import Message
@@ -94,16 +94,22 @@ class Reading:
 
 
 class Stream:
-    """A client's handle on a running stream; ``reading`` may be looked at while it grows."""
+    """A client's handle on a running stream; ``reading`` may be looked at while it grows.
+
+    on_end: called by whoever drives the stream, once it ended.
+    """
 
     def __init__(self, client_id: str) -> None:
         self.reading = Reading(client_id=client_id, opened_at=time.monotonic())
+        self.on_end: Callable[[], None] | None = None
         self._ended = threading.Event()
 
     def finish(self, at: float) -> None:
         if self.reading.closed_at is None:
             self.reading.closed_at = at
             self._ended.set()
+        if self.on_end is not None:
+            self.on_end()
 
     @property
     def ended(self) -> bool:

@@ -24,13 +24,16 @@ class Leave(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionSettings:
-    """stream_window: SETTINGS_INITIAL_WINDOW_SIZE. connection_window: at least 65,535 (HTTP/2 cannot
+    """protocol: one of readers/protocols.py. For HTTP/2:
+
+    stream_window: SETTINGS_INITIAL_WINDOW_SIZE. connection_window: at least 65,535 (HTTP/2 cannot
     start lower); given back as soon as bytes arrive, so one stuck stream never blocks its neighbours.
     receive_buffer: SO_RCVBUF, bytes. recv_bytes: most bytes taken from the socket at once.
     """
 
     host: str = "127.0.0.1"
     port: int
+    protocol: str = "grpc"
     stream_window: int = DEFAULT_WINDOW
     connection_window: int = DEFAULT_WINDOW
     receive_buffer: int | None = None

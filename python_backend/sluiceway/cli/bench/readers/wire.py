@@ -59,6 +59,11 @@ class StreamRequest:
         return PREFIX.pack(0, len(raw)) + raw
 
 
+def request_id(request: StreamRequest) -> list[tuple[str, str]]:
+    """Names the stream over HTTP in the backend's statistics, if the stack's Envoy keeps it (EnvoyOverrides)."""
+    return [("x-request-id", request.client_id)] if request.client_id else []
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One response message; ``frame`` is (sequence, first token index). Fields not sent are empty."""
