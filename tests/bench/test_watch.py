@@ -1,18 +1,23 @@
 from __future__ import annotations
 
+import math
+
 from sluiceway.cli.bench.watch import Watch
 
 
-def statistics(now, tokens, state="streaming", client_id="w"):
-    size = {"tokens": tokens, "bytes": 5 * tokens, "frames": tokens}
-    levels = dict.fromkeys(("produced", "sent", "forwarded", "delivered"), size)
-    return {"now": now, "streams": [{"client_id": client_id, "state": state, **levels}]}
+def size(tokens):
+    return {"tokens": tokens, "bytes": 5 * tokens, "frames": tokens}
+
+
+def statistics(now, tokens, state="streaming", consumed=0):
+    levels = dict.fromkeys(("produced", "sent", "forwarded", "delivered"), size(tokens))
+    return {"now": now, "streams": [{"state": state, **levels, "consumed": size(consumed)}]}
 
 
 def watch(*samples):
     seen = Watch(stopped_at=100.0, read_tokens=10, read_bytes=50)
-    for now, tokens, state in samples:
-        seen.add(statistics(now, tokens, state), client_id="w")
+    for sample in samples:
+        seen.add(statistics(*sample))
     return seen
 
 
@@ -29,7 +34,26 @@ def test_a_level_that_still_grows_shows_nothing():
     assert figures["levels"]["paused"]["after_s"] is None
 
 
-def test_other_streams_are_ignored():
-    seen = watch((100.0, 10, "streaming"))
-    seen.add(statistics(101.0, 5, client_id="other"), client_id="w")
-    assert len(seen.samples) == 1
+def test_hidden_is_what_counts_as_with_the_client_beyond_what_it_read():
+    figures = watch((100.0, 10, "streaming"), (100.5, 30, "streaming"), (101.0, 20, "paused")).figures()
+    assert figures["hidden_kib"] == round(20 * 5 / 1024, 2)
+    assert figures["ran_ahead_kib"] == figures["hidden_kib"]
+
+
+def test_a_client_that_acknowledges_has_what_it_acknowledged():
+    figures = watch((100.0, 30, "streaming", 10), (101.5, 30, "paused", 10)).figures()
+    assert figures["hidden_kib"] == 0
+    assert figures["levels"]["with_client"] == {"after_s": 0.0, "ahead_tokens": 0, "ahead_bytes": 0}
+    assert figures["ran_ahead_kib"] > 0
+
+
+def test_bytes_are_the_clients_where_it_counted_them_and_ours_where_not():
+    counted = Watch(stopped_at=100.0, read_tokens=10, read_bytes=700)
+    uncounted = Watch(stopped_at=100.0, read_tokens=10, read_bytes=0)
+    for each in (counted, uncounted):
+        each.add(statistics(100.0, 20))
+    assert (counted.hidden_bytes(), uncounted.hidden_bytes()) == (700, 50)
+
+
+def test_nothing_seen_is_not_nothing_hidden():
+    assert math.isnan(watch().hidden_bytes())

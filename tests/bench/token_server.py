@@ -42,6 +42,8 @@ class TokenServer(service_pb2_grpc.GRPCInferenceServiceServicer):
         context.send_initial_metadata((("x-request-id", "rpc-1"),))
         for request in request_iterator:
             inputs = dict(zip((each.name for each in request.inputs), request.raw_input_contents, strict=True))
+            if "text_input" not in inputs:
+                continue  # an ack
             sampling = json.loads(inputs["sampling_parameters"][4:])
             if sampling["max_tokens"] < 0:
                 yield service_pb2.ModelStreamInferResponse(error_message="max_tokens: -1 is below 0")

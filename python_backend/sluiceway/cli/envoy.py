@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,9 +67,16 @@ def render(source: Path, ports: Ports, overrides: EnvoyOverrides) -> dict[str, A
     return config
 
 
-def write_config(run_dir: Path, ports: Ports, overrides: EnvoyOverrides, source: Path = ENVOY_YAML) -> Path:
+def write_config(
+    run_dir: Path,
+    ports: Ports,
+    overrides: EnvoyOverrides,
+    make: Callable[[Ports], Mapping[str, Any]] | None = None,
+) -> Path:
+    """make: another configuration than ours."""
+    config = render(ENVOY_YAML, ports, overrides) if make is None else make(ports)
     path = run_dir / "envoy.json"  # JSON is YAML, without anchors
-    path.write_text(json.dumps(render(source, ports, overrides), indent=1))
+    path.write_text(json.dumps(config, indent=1))
     return path
 
 

@@ -38,7 +38,8 @@ class StackSettings:
     """run_dir: logs, rendered configurations; made if missing. config: merged over the model's sluiceway.yaml.
 
     with_backend_admin: False for a model that is not ours (no statistics, no drain). gateway: whether the HTTP
-    side runs; gateway_settings: merged over its settings.
+    side runs; gateway_settings: merged over its settings. triton_http: Triton's own HTTP frontend, on the gateway's
+    port. envoy_config: makes Envoy's configuration, instead of ours.
     """
 
     run_dir: Path
@@ -49,6 +50,8 @@ class StackSettings:
     gateway: bool = False
     gateway_settings: Mapping[str, Any] = field(default_factory=dict)
     envoy_overrides: EnvoyOverrides = field(default_factory=EnvoyOverrides)
+    triton_http: bool = False
+    envoy_config: Callable[[Ports], Mapping[str, Any]] | None = None
 
 
 class Stack:
@@ -162,7 +165,7 @@ class Stack:
     def _starters(self, tools: Tools, logs: Path) -> dict[str, Callable[[], GuardedProcess]]:
         """How each server starts, in this order."""
         settings = self.settings
-        envoy_config = envoy.write_config(self.run_dir, self.ports, settings.envoy_overrides)
+        envoy_config = envoy.write_config(self.run_dir, self.ports, settings.envoy_overrides, settings.envoy_config)
         model_config = triton.write_model_config(settings.model_repository, self.run_dir, self.ports, settings.config)
         triton_command = triton.command(
             tools,
@@ -171,6 +174,7 @@ class Stack:
             ports=self.ports,
             shm_prefix=self._shm_prefix,
             exit_timeout_s=_EXIT_TIMEOUT_S,
+            http=settings.triton_http,
         )
         environment = triton.environment(tools, model_config)
         envoy_command = envoy.command(tools, envoy_config, settings.envoy_overrides)

@@ -62,8 +62,16 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 def command(
-    tools: Tools, *, repository: Path, backends: Path, ports: Ports, shm_prefix: str, exit_timeout_s: int
+    tools: Tools,
+    *,
+    repository: Path,
+    backends: Path,
+    ports: Ports,
+    shm_prefix: str,
+    exit_timeout_s: int,
+    http: bool = False,
 ) -> list[str]:
+    """http: Triton's own HTTP frontend, in the gateway's place; for comparison only."""
     return [
         str(tools.tritonserver),
         f"--model-repository={repository}",
@@ -71,7 +79,7 @@ def command(
         # Completing a config starts an extra stub that imports the model a second time.
         "--disable-auto-complete-config",
         # Idle HTTP connections eat the whole exit timeout, and finalize() is then never called.
-        "--allow-http=false",
+        *([f"--http-address={LOOPBACK}", f"--http-port={ports.gateway}"] if http else ["--allow-http=false"]),
         f"--grpc-address={LOOPBACK}",
         f"--grpc-port={ports.triton_grpc}",
         f"--metrics-address={LOOPBACK}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import importlib
 import tempfile
 from collections.abc import Callable
@@ -22,13 +23,27 @@ SCENARIOS = {
     "engine": "tokens per second of the torch engine, and that pauses change no token",
 }
 
+OVER_ANY_PROTOCOL = ("isolation", "memory", "cancel", "integrity")
+
 app = typer.Typer(no_args_is_help=True, help="Measure one promise; exit 1 if it does not hold.")
 
 Out = Annotated[Path | None, typer.Option(help="Write the figures here (JSON), and a plot beside it.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A shorter run of the same promises.")]
 
 
-def run_scenario(name: str, out: Path | None, quick: bool) -> bool:
+class Protocol(enum.StrEnum):
+    """What the clients speak; all but gRPC go through the gateway."""
+
+    GRPC = "grpc"
+    SSE = "sse"
+    WEBSOCKET = "websocket"
+    OPENAI = "openai"
+
+
+Speaks = Annotated[Protocol, typer.Option(help="What the clients speak: SSE is Triton's generate_stream.")]
+
+
+def run_scenario(name: str, out: Path | None, quick: bool, protocol: Protocol = Protocol.GRPC) -> bool:
     """Run one scenario; True if all its promises hold."""
     # Here, so that `sluiceway --help` does not wait for matplotlib and grpc.
     from sluiceway.cli.bench import report
@@ -36,13 +51,21 @@ def run_scenario(name: str, out: Path | None, quick: bool) -> bool:
 
     scenario = importlib.import_module(f"sluiceway.cli.bench.{name}")
     with tempfile.TemporaryDirectory(prefix=f"sluiceway-bench-{name}-") as scratch:
-        context = BenchContext(run_dir=Path(scratch), quick=quick)
+        context = BenchContext(run_dir=Path(scratch), quick=quick, protocol=protocol.value)
         result = scenario.run(context)
     if out is not None:
         report.write(out, report.as_json(name, result, quick=quick), result)
         context.note(f"written: {out}")
     report.show(context.console, name, result)
     return all(promise.holds for promise in result.promises)
+
+
+def _command_with_protocol(name: str) -> Callable[[Out, Quick, Protocol], None]:
+    def command(out: Out = None, quick: Quick = False, protocol: Speaks = Protocol.GRPC) -> None:
+        if not run_scenario(name, out, quick, protocol):
+            raise typer.Exit(1)
+
+    return command
 
 
 def _command(name: str) -> Callable[[Out, Quick], None]:
@@ -54,4 +77,7 @@ def _command(name: str) -> Callable[[Out, Quick], None]:
 
 
 for _name, _summary in SCENARIOS.items():
-    app.command(_name, help=_summary)(_command(_name))
+    if _name in OVER_ANY_PROTOCOL:
+        app.command(_name, help=_summary)(_command_with_protocol(_name))
+    else:
+        app.command(_name, help=_summary)(_command(_name))

@@ -18,12 +18,13 @@ from sluiceway.cli.bench.departures import (
     leave_once,
     outcomes,
     wait_until_idle,
+    ways,
 )
 from sluiceway.cli.bench.harness import NAIVE_MODELS, BenchContext, ScenarioResult
 from sluiceway.cli.bench.holders import Holders
 from sluiceway.cli.bench.network import SERVER_ADDRESS, CutNetwork, require_tools
 from sluiceway.cli.bench.promise import Promise
-from sluiceway.cli.bench.readers import Leave
+from sluiceway.cli.bench.readers import OVER_HTTP1, Leave
 from sluiceway.cli.bench.stats import percentile, summary
 from sluiceway.cli.envoy import EnvoyOverrides
 from sluiceway.cli.stack import Stack
@@ -63,29 +64,32 @@ NAIVE_FILL_S = 35.0
 
 def run(context: BenchContext) -> ScenarioResult:
     """Raises NetworkUnavailableError before anything starts if the half-open check cannot run here."""
-    require_tools()
+    is_grpc = context.protocol == "grpc"
+    if is_grpc:
+        require_tools()
     leaving = _leaving(context)
-    silent = _half_open(context)
     crowded = _crowd(context)
-    naive = _naive(context)
     rows = leaving["outcomes"]
     promises = [
         Promise.at_most("kv_free_after_close_p99_ms", percentile([row["kv_free_ms"] for row in rows], 99), 300, "ms"),
         Promise.at_most("wasted_tokens_p99", percentile([row["wasted_tokens"] for row in rows], 99), 8, "tokens"),
         Promise.exactly("leaked_blocks", leaving["leaked_blocks"] + crowded["leaked_blocks"], 0, "blocks"),
         Promise.exactly("aborts_minus_disconnects", leaving["aborts_minus_disconnects"], 0, "aborts"),
-        Promise.at_most(
-            "half_open_detect_s", max(row["detect_s"] for row in silent["streams"]), silent["configured_s"], "s"
-        ),
         Promise.exactly("server_crashes", crowded["crashes"], 0, "crashes"),
     ]
-    arms = {"leaving": leaving, "half_open": silent, "crowd": crowded, "crowd_naive": naive}
+    arms = {"leaving": leaving, "crowd": crowded}
+    if is_grpc:
+        silent = _half_open(context)
+        found_s = max(row["detect_s"] for row in silent["streams"])
+        promises.append(Promise.at_most("half_open_detect_s", found_s, silent["configured_s"], "s"))
+        arms |= {"half_open": silent, "crowd_naive": _naive(context)}
     settings = {
         "leaving": LEAVING,
         "crowd": CROWDED,
         "crowd_clients": CROWD,
         "naive_step_s": NAIVE_STEP_S,
         "naive_fill_s": NAIVE_FILL_S,
+        "protocol": context.protocol,
     }
     return ScenarioResult(settings=settings, arms=arms, promises=promises, plot=lambda figure: _plot(figure, rows))
 
@@ -96,9 +100,9 @@ def _leaving(context: BenchContext) -> dict[str, Any]:
     done: list[Departure] = []
     with context.stack("leaving", LEAVING) as stack:
         start = wait_until_idle(stack)
-        for situation, way in product(Situation, WAYS):
+        for situation, way in product(Situation, ways(context.protocol)):
             context.note(f"leaving while {situation} by {way}, {repeats} times")
-            for departures in _repeated(stack, situation, way, repeats):
+            for departures in _repeated(stack, situation, way, repeats, context.protocol):
                 done.extend(departures)
         entries = finished_entries(stack, [departure.client_id for departure in done])
         end = wait_until_idle(stack)
@@ -113,17 +117,17 @@ def _leaving(context: BenchContext) -> dict[str, Any]:
     }
 
 
-def _repeated(stack: Stack, situation: Situation, way: str, repeats: int) -> Iterator[list[Departure]]:
+def _repeated(stack: Stack, situation: Situation, way: str, repeats: int, protocol: str) -> Iterator[list[Departure]]:
     # One prefill at a time: further ones would still be queued.
     clients = 1 if situation is Situation.PREFILL else CLIENTS_AT_ONCE
     times = repeats * CLIENTS_AT_ONCE if situation is Situation.PREFILL else repeats
     if situation is not Situation.QUEUED:
         for _ in range(times):
-            yield leave_once(stack, situation, way, clients)
+            yield leave_once(stack, situation, way, clients, protocol)
         return
     with Holders(stack, BATCH_STREAMS):
         for _ in range(times):
-            yield leave_once(stack, situation, way, clients)
+            yield leave_once(stack, situation, way, clients, protocol)
 
 
 def _half_open(context: BenchContext) -> dict[str, Any]:
@@ -140,14 +144,16 @@ def _half_open(context: BenchContext) -> dict[str, Any]:
 
 def _crowd(context: BenchContext) -> dict[str, Any]:
     moments = crowd.moments(CROWD_PAUSED_TOKENS, CROWD_FINISHED_TOKENS)
-    combinations = list(product(moments, crowd.LEAVES, (False, True)))
+    over_http1 = context.protocol in OVER_HTTP1
+    leaves = [leave for leave in crowd.LEAVES if leave.value in ways(context.protocol)]
+    combinations = list(product(moments, leaves, (False,) if over_http1 else (False, True)))
     wanted = context.count(20, 5)
     # A stride that shares no factor with the 18 combinations visits all of them, short runs mixed ones.
     plan = [combinations[(7 * n) % len(combinations)] for n in range(wanted)]
     done = []
     with context.stack("crowd", CROWDED) as stack:
         start = wait_until_idle(stack)
-        for number, each in enumerate(crowd.rounds(stack, plan, CROWD), start=1):
+        for number, each in enumerate(crowd.rounds(stack, plan, CROWD, context.protocol), start=1):
             verdict = "CRASHED" if each.crashed else "stayed up"
             context.note(f"round {number}/{wanted}: {CROWD} clients, {each.moment}, {each.leave}: {verdict}")
             done.append(each)
@@ -177,6 +183,8 @@ def _cells(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     cells = []
     for situation, way in product(Situation, WAYS):
         cell = [row for row in rows if (row["situation"], row["way"]) == (situation, way)]
+        if not cell:  # no way of this protocol
+            continue
         cells.append(
             {
                 "situation": situation.value,

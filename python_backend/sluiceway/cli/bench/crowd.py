@@ -65,12 +65,14 @@ def moments(paused_tokens: int, finished_tokens: int) -> tuple[Moment, ...]:
     )
 
 
-def rounds(stack: Stack, plan: list[tuple[Moment, Leave, bool]], clients: int) -> Iterator[Round]:
+def rounds(
+    stack: Stack, plan: list[tuple[Moment, Leave, bool]], clients: int, protocol: str = "grpc"
+) -> Iterator[Round]:
     """Run the rounds one by one. Raises TimeoutError if the crowd cannot be brought about."""
     for number, (moment, leave, shared) in enumerate(plan):
         ids = [f"crowd-{number}-{client}" for client in range(clients)]
         with ReaderLoop() as loop:
-            crowd = Crowd(loop, stack, ids, moment.max_tokens, shared=shared)
+            crowd = Crowd(loop, stack, ids, moment.max_tokens, shared=shared, protocol=protocol)
             moment.wait(stack, ids)
             crashed, answered_after_s = leave_and_look(stack, loop, crowd, leave)
         if answered_after_s is not None:
@@ -111,12 +113,21 @@ def naive_rounds(stack: Stack, plan: list[tuple[Leave, bool]], clients: int, fil
 class Crowd:
     """Clients with one stream each, on a connection each or all on one; none of them ever reads."""
 
-    def __init__(self, loop: ReaderLoop, stack: Stack, ids: list[str], max_tokens: int, *, shared: bool) -> None:
+    def __init__(
+        self,
+        loop: ReaderLoop,
+        stack: Stack,
+        ids: list[str],
+        max_tokens: int,
+        *,
+        shared: bool,
+        protocol: str = "grpc",
+    ) -> None:
         self._loop = loop
-        shared_connection = loop.connect(connection_settings(stack)) if shared else None
+        shared_connection = loop.connect(connection_settings(stack, protocol)) if shared else None
         self._pairs = []
         for name in ids:
-            connection = shared_connection or loop.connect(connection_settings(stack))
+            connection = shared_connection or loop.connect(connection_settings(stack, protocol))
             request = StreamRequest(prompt="river", max_tokens=max_tokens, sampling={"temperature": 0}, client_id=name)
             self._pairs.append((connection, loop.open(connection, request, Never())))
 

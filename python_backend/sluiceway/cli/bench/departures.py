@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sluiceway.cli.bench import plans
 from sluiceway.cli.bench.readers import (
+    OVER_HTTP1,
     ClientPlan,
     ConnectionSettings,
     Leave,
@@ -24,7 +26,6 @@ from sluiceway.cli.stack import Stack
 
 STATE_TIMEOUT_S = 30.0
 POLL_S = 0.02
-SMALL_WINDOW = 4096
 LONG_PROMPT_WORDS = 600  # 3,600 tokens of the scripted engine
 _numbers = itertools.count()
 
@@ -90,14 +91,19 @@ class Outcome:
     state_when_gone: str
 
 
-def leave_once(stack: Stack, situation: Situation, way: str, clients: int) -> list[Departure]:
+def ways(protocol: str) -> tuple[str, ...]:
+    """How a client of ``protocol`` can leave."""
+    return tuple(way for way in WAYS if way != Leave.RST_STREAM or protocol not in OVER_HTTP1)
+
+
+def leave_once(stack: Stack, situation: Situation, way: str, clients: int, protocol: str = "grpc") -> list[Departure]:
     """Bring ``clients`` streams into ``situation``, then let all of them leave at once by ``way``."""
     ids = [f"{situation}-{way}-{next(_numbers)}" for _ in range(clients)]
     if way == KILL:
-        return _leave_killed(stack, situation, ids)
+        return _leave_killed(stack, situation, ids, protocol)
     with ReaderLoop() as loop:
         streams = [
-            loop.open(loop.connect(connection_settings(stack)), request(situation, name), situation.policy)
+            loop.open(loop.connect(connection_settings(stack, protocol)), request(situation, name), situation.policy)
             for name in ids
         ]
         wait_until(stack, ids, situation.holds, f"{situation} before {way}")
@@ -107,12 +113,12 @@ def leave_once(stack: Stack, situation: Situation, way: str, clients: int) -> li
     ]
 
 
-def _leave_killed(stack: Stack, situation: Situation, ids: Sequence[str]) -> list[Departure]:
-    plans = [
-        ClientPlan(connection=connection_settings(stack), request=request(situation, name), policy=situation.policy)
-        for name in ids
+def _leave_killed(stack: Stack, situation: Situation, ids: Sequence[str], protocol: str) -> list[Departure]:
+    connection = connection_settings(stack, protocol)
+    victims = [
+        ClientPlan(connection=connection, request=request(situation, name), policy=situation.policy) for name in ids
     ]
-    process = ReaderProcess(plans, name="victims")
+    process = ReaderProcess(victims, name="victims")
     try:
         wait_until(stack, ids, situation.holds, f"{situation} before kill -9")
     finally:
@@ -120,8 +126,8 @@ def _leave_killed(stack: Stack, situation: Situation, ids: Sequence[str]) -> lis
     return [Departure(client_id=name, situation=situation, way=KILL, left_at=at) for name in ids]
 
 
-def connection_settings(stack: Stack, host: str = "127.0.0.1") -> ConnectionSettings:
-    return ConnectionSettings(host=host, port=stack.ports.envoy, stream_window=SMALL_WINDOW)
+def connection_settings(stack: Stack, protocol: str = "grpc", host: str = "127.0.0.1") -> ConnectionSettings:
+    return plans.connection(stack.ports.envoy, plans.SMALL_WINDOW, protocol, host)
 
 
 def request(situation: Situation, client_id: str) -> StreamRequest:

@@ -45,7 +45,7 @@ def detect(stack: Stack, network: CutNetwork, clients: int, timeout_s: float) ->
             # One prefill at a time: the others would wait in its queue.
             names = [f"half-open-{situation}-{n}" for n in range(1 if situation is Situation.PREFILL else clients)]
             for name in names:
-                connection = loop.connect(connection_settings(stack, SERVER_ADDRESS))
+                connection = loop.connect(connection_settings(stack, host=SERVER_ADDRESS))
                 loop.open(connection, request(situation, name), situation.policy)
             wait_until(stack, names, situation.holds, f"{situation} before the cut")
             ids.update(dict.fromkeys(names, situation))

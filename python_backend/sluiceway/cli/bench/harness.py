@@ -14,9 +14,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sluiceway.cli.bench.promise import Promise
+from sluiceway.cli.envoy import EnvoyOverrides
 from sluiceway.cli.setup import REPOSITORY
 from sluiceway.cli.stack import Stack, StackSettings
 
+# Over HTTP, a stream is named by Envoy's request id; the scenarios look their streams up by name.
+HTTP_STACK = {"gateway": True, "envoy_overrides": EnvoyOverrides(keep_request_id=True)}
 NAIVE_MODELS = REPOSITORY / "tests" / "bench" / "model_repository"
 
 
@@ -35,10 +38,14 @@ class ScenarioResult:
 
 @dataclass(kw_only=True)
 class BenchContext:
-    """run_dir: scratch for logs of the stacks. quick: a shorter run of the same promises."""
+    """run_dir: scratch for logs of the stacks. quick: a shorter run of the same promises.
+
+    protocol: what clients speak (readers/protocols.py).
+    """
 
     run_dir: Path
     quick: bool = False
+    protocol: str = "grpc"
     console: Console = field(default_factory=lambda: Console(stderr=True))
     _stacks: int = 0
 
@@ -76,6 +83,8 @@ class BenchContext:
     def stack(self, name: str, config: Mapping[str, Any], **settings: Any) -> Iterator[Stack]:
         """Our stack, ``config`` merged over sluiceway.yaml; stopped whatever happens."""
         self._stacks += 1
+        if self.protocol != "grpc":
+            settings = HTTP_STACK | settings
         settings = {"run_dir": self.run_dir / f"{self._stacks:02d}-{name}", "config": config, **settings}
         self.note(f"starting the stack: {name}")
         stack = Stack(StackSettings(**settings))

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sluiceway.cli.bench import plans
 from sluiceway.cli.bench.departures import finished_entries
 from sluiceway.cli.bench.harness import BenchContext, ScenarioResult
 from sluiceway.cli.bench.promise import Promise
 from sluiceway.cli.bench.readers import (
     Alternate,
     Bursts,
-    ConnectionSettings,
     Dribble,
     Normal,
     Rate,
@@ -109,7 +109,13 @@ def run(context: BenchContext) -> ScenarioResult:
         Promise.exactly("slow_readers_never_paused", unpaused, 0, "streams"),
         Promise.at_least("recomputed_streams", sum(row["kv_releases"] > 0 for row in rows), 1, "streams"),
     ]
-    settings = {"scripted": SCRIPTED, "torch": TORCH, "max_tokens": tokens, "prompts": PROMPTS}
+    settings = {
+        "scripted": SCRIPTED,
+        "torch": TORCH,
+        "max_tokens": tokens,
+        "prompts": PROMPTS,
+        "protocol": context.protocol,
+    }
     return ScenarioResult(settings=settings, arms=arms, promises=promises)
 
 
@@ -132,7 +138,10 @@ def _arm(
             )
             for number in range(len(readers))
         ]
-        streams = [_open(loop, stack, habit, request) for habit, request in zip(readers, requests, strict=True)]
+        streams = [
+            _open(loop, stack, habit, request, context.protocol)
+            for habit, request in zip(readers, requests, strict=True)
+        ]
         _let_stopped_ones_read(stack, loop, readers, streams)
         _wait(streams, timeout_s=240)
         took = time.monotonic() - began
@@ -152,8 +161,8 @@ def _references(config: Mapping[str, Any], tokens: int) -> list[Answer]:
     return uninterrupted(build_engine(settings.engine, where), PROMPTS, tokens)
 
 
-def _open(loop: ReaderLoop, stack: Stack, habit: Habit, request: StreamRequest) -> Stream:
-    connection = loop.connect(ConnectionSettings(port=stack.ports.envoy, stream_window=habit.window))
+def _open(loop: ReaderLoop, stack: Stack, habit: Habit, request: StreamRequest, protocol: str) -> Stream:
+    connection = loop.connect(plans.connection(stack.ports.envoy, habit.window, protocol))
     return loop.open(connection, request, StopAfter(0) if habit.stops_first_s else habit.policy)
 
 

@@ -17,7 +17,7 @@ from sluiceway.cli.bench.harness import BenchContext, ScenarioResult, scripted
 from sluiceway.cli.bench.pace import Pace, cdf, paused
 from sluiceway.cli.bench.plans import SMALL_WINDOW, never_readers, readers
 from sluiceway.cli.bench.promise import Promise
-from sluiceway.cli.bench.readers import ReaderProcess
+from sluiceway.cli.bench.readers import OVER_HTTP1, ReaderProcess
 from sluiceway.cli.bench.stats import ratio
 from sluiceway.cli.stack import Stack
 
@@ -59,18 +59,33 @@ def run(context: BenchContext) -> ScenarioResult:
     # Envoy has one worker here, so every stream of a stack shares one connection to Triton.
     with context.stack("isolation", scripted(STEP_S)) as stack:
         arms["ours"] = measure(context, stack, "own connections")
-        arms["ours_one_client_connection"] = measure(context, stack, "one client connection", share="all")
+        if context.protocol not in OVER_HTTP1:
+            arms["ours_one_client_connection"] = measure(context, stack, "one client connection", share="all")
         arms["ours_shared_upstream"] = measure(
             context, stack, "one Envoy-to-Triton connection", never=NEVER_SHARED_UPSTREAM
         )
-    with context.stack("run-to-completion", scripted(STEP_S, mode="run_to_completion")) as stack:
-        arms["run_to_completion"] = measure(context, stack, "run to completion", rounds=1, pauses=False)
-    with context.naive_stack() as stack:
-        arms["naive"] = measure(context, stack, "naive", rounds=1, pauses=False)
-    als = als_step_time(context)
-    ours, multiplexed, upstream = (
-        arms[name] for name in ("ours", "ours_one_client_connection", "ours_shared_upstream")
-    )
+    if context.protocol == "grpc":
+        with context.stack("run-to-completion", scripted(STEP_S, mode="run_to_completion")) as stack:
+            arms["run_to_completion"] = measure(context, stack, "run to completion", rounds=1, pauses=False)
+        with context.naive_stack() as stack:
+            arms["naive"] = measure(context, stack, "naive", rounds=1, pauses=False)
+    ours = arms["ours"]
+    promises = [
+        Promise.at_most("normal_tpot_p99_ratio", ours.tpot(99), 1.10, "ratio"),
+        Promise.at_most("normal_tpot_p50_ratio", ours.tpot(50), 1.05, "ratio"),
+        Promise.at_most("normal_ttft_p99_ratio", ours.ttft(99), 1.15, "ratio"),
+    ]
+    for name, arm in (
+        ("multiplexed_client_tpot_p99_ratio", "ours_one_client_connection"),
+        ("shared_upstream_tpot_p99_ratio", "ours_shared_upstream"),
+    ):
+        if arm in arms:
+            promises.append(Promise.at_most(name, arms[arm].tpot(99), 1.15, "ratio"))
+    figures = {name: arm.figures() for name, arm in arms.items()}
+    if context.protocol == "grpc":
+        als = als_step_time(context)
+        figures["als"] = als.figures()
+        promises.append(Promise.at_most("als_step_time_ratio", als.ratio, 1.03, "ratio"))
     return ScenarioResult(
         settings={
             "engine": "scripted",
@@ -80,16 +95,10 @@ def run(context: BenchContext) -> ScenarioResult:
             "never_readers_shared_upstream": NEVER_SHARED_UPSTREAM,
             "client_stream_window_bytes": SMALL_WINDOW,
             "answer_tokens": ANSWER_TOKENS,
+            "protocol": context.protocol,
         },
-        arms={**{name: arm.figures() for name, arm in arms.items()}, "als": als.figures()},
-        promises=[
-            Promise.at_most("normal_tpot_p99_ratio", ours.tpot(99), 1.10, "ratio"),
-            Promise.at_most("normal_tpot_p50_ratio", ours.tpot(50), 1.05, "ratio"),
-            Promise.at_most("normal_ttft_p99_ratio", ours.ttft(99), 1.15, "ratio"),
-            Promise.at_most("multiplexed_client_tpot_p99_ratio", multiplexed.tpot(99), 1.15, "ratio"),
-            Promise.at_most("shared_upstream_tpot_p99_ratio", upstream.tpot(99), 1.15, "ratio"),
-            Promise.at_most("als_step_time_ratio", als.ratio, 1.03, "ratio"),
-        ],
+        arms=figures,
+        promises=promises,
         plot=lambda figure: draw(figure, arms),
     )
 
@@ -135,9 +144,10 @@ def _window(
 ) -> int:
     """One window; returns how many never-readers were paused at its end (-1: this arm pauses nobody)."""
     port = stack.ports.envoy
-    stuck = never_readers(port, never, tokens=NEVER_TOKENS, share=share)
+    protocol = context.protocol
+    stuck = never_readers(port, never, tokens=NEVER_TOKENS, share=share, protocol=protocol)
     window = SMALL_WINDOW if share else 65_535  # SETTINGS are one connection's: all its streams have them
-    people = readers(port, NORMAL, tokens=ANSWER_TOKENS, stream_window=window, share=share)
+    people = readers(port, NORMAL, tokens=ANSWER_TOKENS, stream_window=window, share=share, protocol=protocol)
     # In one process only where they must share a connection.
     groups = [[*stuck, *people]] if share else [stuck, people]
     processes = [ReaderProcess(group) for group in groups if group]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluiceway.cli.bench.readers import ClientPlan, ConnectionSettings, Never, Normal, StreamRequest
+from sluiceway.cli.bench.readers import OVER_HTTP1, ClientPlan, ConnectionSettings, Never, Normal, StreamRequest
 
 SMALL_WINDOW = 4096
 STREAMS_A_CONNECTION = 50
@@ -10,12 +10,18 @@ FOR_EVER = 1_000_000  # stopped with their process
 
 
 def readers(
-    port: int, count: int, *, tokens: int, stream_window: int = 65_535, share: str | None = None
+    port: int,
+    count: int,
+    *,
+    tokens: int,
+    stream_window: int = 65_535,
+    share: str | None = None,
+    protocol: str = "grpc",
 ) -> list[ClientPlan]:
     """``count`` people who ask for one short answer after the other until their process is stopped."""
     return [
         ClientPlan(
-            connection=connection(port, stream_window),
+            connection=connection(port, stream_window, protocol),
             request=StreamRequest(
                 prompt="Tell me something.", max_tokens=tokens, client_id=f"reader-{index}", sampling=SAMPLING
             ),
@@ -31,7 +37,14 @@ def readers(
 
 
 def never_readers(
-    port: int, count: int, *, tokens: int, share: str | None = None, a_connection: int = 1, after_s: float = 0.0
+    port: int,
+    count: int,
+    *,
+    tokens: int,
+    share: str | None = None,
+    a_connection: int = 1,
+    after_s: float = 0.0,
+    protocol: str = "grpc",
 ) -> list[ClientPlan]:
     """``count`` clients with a small window who take what it holds and nothing more.
 
@@ -39,7 +52,7 @@ def never_readers(
     """
     return [
         ClientPlan(
-            connection=connection(port, SMALL_WINDOW),
+            connection=connection(port, SMALL_WINDOW, protocol),
             request=StreamRequest(
                 prompt="Tell me something.", max_tokens=tokens, client_id=f"never-{index}", sampling=SAMPLING
             ),
@@ -54,6 +67,17 @@ def never_readers(
 SAMPLING = {"ignore_eos": True, "temperature": 0}
 
 
-def connection(port: int, stream_window: int) -> ConnectionSettings:
-    """A connection whose own window is wide: only its streams' windows hold anything back."""
-    return ConnectionSettings(port=port, stream_window=stream_window, connection_window=16 * 1024 * 1024)
+def connection(port: int, stream_window: int, protocol: str = "grpc", host: str = "127.0.0.1") -> ConnectionSettings:
+    """A connection whose own window is wide: only its streams' windows hold anything back.
+
+    Over HTTP/1.1 a small window is a small receive buffer.
+    """
+    is_small_buffer = protocol in OVER_HTTP1 and stream_window == SMALL_WINDOW
+    return ConnectionSettings(
+        host=host,
+        port=port,
+        protocol=protocol,
+        stream_window=stream_window,
+        connection_window=16 * 1024 * 1024,
+        receive_buffer=SMALL_WINDOW if is_small_buffer else None,
+    )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from sluiceway.core.states import State
 
-FLOW = ("produced", "sent", "forwarded", "delivered")
-LEVELS = ("delivered", "forwarded", "sent", "paused", "produced")
+FLOW = ("produced", "sent", "forwarded", "delivered", "with_client")
+LEVELS = ("with_client", "delivered", "forwarded", "sent", "paused", "produced")
 STILL_S = 1.0  # a level has stopped when it stood still for at least this long, to the end of the watch
 
 
@@ -32,19 +33,43 @@ class Watch:
     read_bytes: int
     samples: list[Sample] = field(default_factory=list)
 
-    def add(self, statistics: dict[str, Any], *, client_id: str) -> None:
-        """Note the stream of ``client_id`` as /statistics shows it; nothing if it is gone."""
+    def add(self, statistics: dict[str, Any]) -> None:
+        """Note the stack's only stream as /statistics shows it; nothing if it is gone."""
         at = statistics.get("now", time.monotonic()) - self.stopped_at
         for stream in statistics["streams"]:
-            if stream["client_id"] == client_id:
-                self.samples.append(
-                    Sample(
-                        at,
-                        stream["state"],
-                        {level: stream[level]["tokens"] for level in FLOW},
-                        {level: stream[level]["bytes"] for level in FLOW},
-                    )
+            # A client that acknowledges has what it acknowledged, any other what was delivered.
+            taken = stream["consumed"] if stream["consumed"]["tokens"] else stream["delivered"]
+            levels = stream | {"with_client": taken}
+            self.samples.append(
+                Sample(
+                    at,
+                    stream["state"],
+                    {level: levels[level]["tokens"] for level in FLOW},
+                    {level: levels[level]["bytes"] for level in FLOW},
                 )
+            )
+
+    def hidden_bytes(self) -> float:
+        """Most that counted as with the client and was not read: what nobody can see of a reader that stopped.
+
+        NaN without a sample.
+        """
+        return self._beyond("with_client")
+
+    def ran_ahead_bytes(self) -> float:
+        """Most that was sent and not read, wherever it waits."""
+        return self._beyond("sent")
+
+    def _beyond(self, level: str) -> float:
+        most = max((each.tokens[level] for each in self.samples), default=None)
+        return math.nan if most is None else self._bytes_of(max(0, most - self.read_tokens))
+
+    def _bytes_of(self, tokens: int) -> float:
+        """As on the client's wire; where that was not counted, as on ours."""
+        if self.read_bytes:
+            return tokens * self.read_bytes / max(1, self.read_tokens)
+        last = self.samples[-1]
+        return tokens * last.bytes["sent"] / max(1, last.tokens["sent"])
 
     def stopped(self, level: str) -> Sample | None:
         """The first sample since which ``level`` stood still (for "paused": the first paused one)."""
@@ -60,6 +85,8 @@ class Watch:
         return {
             "read_tokens": self.read_tokens,
             "read_bytes": self.read_bytes,
+            "hidden_kib": round(self.hidden_bytes() / 1024, 2),
+            "ran_ahead_kib": round(self.ran_ahead_bytes() / 1024, 2),
             "levels": {level: self._level(level) for level in LEVELS},
         }
 
@@ -68,8 +95,9 @@ class Watch:
         if seen is None:
             return {"after_s": None, "ahead_tokens": None, "ahead_bytes": None}
         counted = "produced" if level == "paused" else level
+        ahead_tokens = seen.tokens[counted] - self.read_tokens
         return {
             "after_s": round(max(0.0, seen.at), 3),
-            "ahead_tokens": seen.tokens[counted] - self.read_tokens,
-            "ahead_bytes": seen.bytes[counted] - self.read_bytes,
+            "ahead_tokens": ahead_tokens,
+            "ahead_bytes": round(self._bytes_of(ahead_tokens)),
         }

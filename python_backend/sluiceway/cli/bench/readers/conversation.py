@@ -18,9 +18,13 @@ WEBSOCKET_PATH = "/v1/stream"
 
 
 class Conversation(Protocol):
-    """headers: of the response, once they came. is_complete: nothing more belongs to the answer."""
+    """headers: of the response, once they came. is_asked: whatever is read from now on is the answer.
+
+    is_complete: nothing more belongs to the answer.
+    """
 
     headers: dict[str, str]
+    is_asked: bool
     is_complete: bool
 
     def feed(self, data: bytes) -> list[Message]: ...
@@ -34,6 +38,7 @@ class EventConversation:
 
     def __init__(self, dialect: Dialect, request: StreamRequest, host: str) -> None:
         self.headers: dict[str, str] = {}
+        self.is_asked = True
         self.is_complete = False
         self._parser = httptools.HttpResponseParser(self)
         self._decoder = dialect.decoder()
@@ -73,7 +78,7 @@ class WebSocketConversation:
 
     def __init__(self, request: StreamRequest, host: str, *, acks: bool) -> None:
         self.headers: dict[str, str] = {}
-        self.is_complete = False
+        self.is_asked = self.is_complete = False
         self._request = request
         self._acks = acks
         self._tokens = 0
@@ -103,6 +108,7 @@ class WebSocketConversation:
         # 101 is this protocol's 200.
         status = "200" if response.status_code == 101 else str(response.status_code)
         self.headers = {name.lower(): value for name, value in response.headers.raw_items()} | {":status": status}
+        self.is_asked = True
         if status == "200":
             value = {"type": "generate", "prompt": self._request.prompt, "acks": self._acks, "return_token_ids": True}
             self._say(value | sampling(self._request))

@@ -106,9 +106,11 @@ class _EventDecoder:
 
 def _of_generate_stream(value: dict[str, Any]) -> Message:
     sequence, first = value.get("frame", (None, None))
+    token_ids = value.get("token_ids", ())
     return Message(
         text=value["text_output"],
-        token_ids=tuple(value.get("token_ids", ())),
+        # Triton's own frontend writes a list of one as its element.
+        token_ids=(token_ids,) if isinstance(token_ids, int) else tuple(token_ids),
         frame=None if sequence is None else (sequence, first),
         finish_reason=value.get("finish_reason", ""),
     )

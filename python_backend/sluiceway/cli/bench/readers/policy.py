@@ -31,6 +31,11 @@ class Flow:
         return self.received - self.acknowledged
 
     @property
+    def taken(self) -> int:
+        """What the program has, given back or not."""
+        return self.received
+
+    @property
     def due(self) -> int:
         """What a client that reads at once gives back now: in halves of the window, as most do."""
         return self.unread if 2 * self.unread >= self.window else 0
@@ -97,7 +102,7 @@ class StopAfter:
     parses: bool = True
 
     def allowance(self, flow: Flow, now: float) -> Allowance:
-        if flow.received >= self.bytes:
+        if flow.taken >= self.bytes:
             return Allowance(0)
         return Normal().allowance(flow, now)
 

@@ -35,6 +35,9 @@ _OVER_HTTP1: dict[str, Speak] = {
 }
 
 
+OVER_HTTP1 = frozenset(_OVER_HTTP1)  # one stream a connection; the window is the socket's receive buffer
+
+
 async def connect(settings: ConnectionSettings) -> Connection[Any]:
     """Raises OSError when nobody listens, KeyError for a protocol that nobody speaks."""
     if settings.protocol in _OVER_HTTP1:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluiceway.cli.bench.readers.conversation import Conversation
-from sluiceway.cli.bench.readers.policy import Flow, ReadingPolicy
+from sluiceway.cli.bench.readers.policy import Flow, Normal, ReadingPolicy
 from sluiceway.cli.bench.readers.reading import Stream
 from sluiceway.cli.bench.readers.transport import ConnectionSettings, Leave
 from sluiceway.cli.bench.readers.wire import StreamRequest
@@ -29,6 +29,10 @@ Speak = Callable[[StreamRequest, str], Conversation]
 @dataclass(slots=True)
 class SocketFlow(Flow):
     """received: what the kernel has, read or not; acknowledged: what was taken from it."""
+
+    @property
+    def taken(self) -> int:
+        return self.acknowledged
 
     @property
     def due(self) -> int:
@@ -118,7 +122,9 @@ class SocketConnection:
         if available and not flow.unread:
             flow.since = now
         flow.received = flow.acknowledged + available
-        count, again_at = stream.policy.allowance(flow, now)
+        # A handshake is read whatever the policy is: there is no answer to leave unread before it.
+        policy = stream.policy if stream.conversation.is_asked else Normal()
+        count, again_at = policy.allowance(flow, now)
         if available and not count:
             self._loop.remove_reader(stream.sock)
             self._look_again(stream, now + POLL_S if again_at is None else min(again_at, now + POLL_S))
