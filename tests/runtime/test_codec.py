@@ -147,3 +147,15 @@ def test_a_frame_becomes_the_tensors_that_were_asked_for():
     assert [name for name, _ in tensors(frame, Outputs())] == ["text_output"]
     assert dict(tensors(frame, Outputs(), stream_id="ab"))["stream_id"].tolist() == [b"ab"]
     assert tensors(frame, Outputs(), prefix="Oh ")[0][1].tolist() == ["Oh né".encode()]
+
+
+def test_a_sparse_client_gets_a_finish_reason_only_where_there_is_one():
+    outputs = Outputs(finish_reason=True, sparse=True)
+    assert [name for name, _ in tensors(Frame(0, 0, (1,), "a", 100), outputs)] == ["text_output"]
+    last = dict(tensors(Frame(1, 1, (2,), "b", 100, FinishReason.STOP), outputs))
+    assert last["finish_reason"].tolist() == [b"stop"]
+
+
+def test_our_own_clients_are_sparse():
+    assert parse(raw(stream=YES, acks=YES), ADMISSION).outputs.sparse
+    assert not parse(raw(stream=YES), ADMISSION).outputs.sparse

@@ -34,7 +34,9 @@ def message(frame, outputs, client_id, stream_id=""):
     return response
 
 
-outputs = st.builds(Outputs, token_ids=st.booleans(), frame=st.booleans(), finish_reason=st.booleans())
+outputs = st.builds(
+    Outputs, token_ids=st.booleans(), frame=st.booleans(), finish_reason=st.booleans(), sparse=st.booleans()
+)
 frames = st.builds(
     Frame,
     sequence=st.integers(0, 2**40),

@@ -72,7 +72,7 @@ def _frame(raw: Mapping[str, bytes]) -> Frame:
         token_ids=struct.unpack(f"<{len(token_ids) // 4}i", token_ids),
         sequence=sequence,
         first_token_index=first_token_index,
-        finish_reason=_text(raw["finish_reason"]) or None,
+        finish_reason=_text(raw["finish_reason"]) or None if "finish_reason" in raw else None,
         stream_id=_text(raw["stream_id"]) if "stream_id" in raw else "",
     )
 

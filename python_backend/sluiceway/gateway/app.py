@@ -17,6 +17,7 @@ from sluiceway.gateway.edge import Edge
 from sluiceway.gateway.errors import NO_STORE, Problem, body_for, problem_of, respond
 from sluiceway.gateway.metrics import Metrics
 from sluiceway.gateway.openai import routes as openai_routes
+from sluiceway.gateway.page import routes as page_routes
 from sluiceway.gateway.settings import GatewaySettings
 from sluiceway.gateway.tokenizer import ChatTokenizer
 from sluiceway.gateway.upstream import Upstream
@@ -31,7 +32,13 @@ def create_app(settings: GatewaySettings, upstream: Upstream, tokenizer: ChatTok
     metrics = Metrics()
     metrics.open_streams.set_function(lambda: upstream.open_streams)
     app = Starlette(
-        routes=[*_ROUTES, *openai_routes.routes, *triton_routes.routes, *websocket_routes.routes],
+        routes=[
+            *_ROUTES,
+            *page_routes.routes,
+            *openai_routes.routes,
+            *triton_routes.routes,
+            *websocket_routes.routes,
+        ],
         middleware=[Middleware(Edge, metrics=metrics)],
         exception_handlers={Problem: _on_problem, GenerationError: _on_problem, HTTPException: _on_http_exception},
     )

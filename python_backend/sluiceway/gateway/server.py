@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
+import gc
 import logging
 import signal
 import socket
@@ -78,10 +81,20 @@ def make_server(settings: GatewaySettings, tokenizer: ChatTokenizer | None = Non
     return Server(config, upstream, settings.server.drain_s)
 
 
+def _settle() -> None:
+    """Give back what loading left behind (28 MB with SmolLM2's tokenizer), and look at what stays no more."""
+    gc.collect()
+    gc.freeze()
+    with contextlib.suppress(AttributeError):  # glibc's only
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def run(settings: GatewaySettings, tokenizer: ChatTokenizer | None = None) -> None:
     """Serve until SIGTERM or SIGINT. Raises OSError."""
     listening = listen(settings)
     _log.info("gateway on %s, Triton at %s", settings.listen, settings.triton)
+
+    _settle()
 
     async def serve() -> None:
         await make_server(settings, tokenizer).serve(sockets=[listening])

@@ -45,11 +45,20 @@ class RawRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
-    """The outputs that were asked for, beside ``text_output``."""
+    """The outputs that were asked for, beside ``text_output``.
+
+    sparse: ``finish_reason`` only where there is one. Triton 24.10 keeps every response of a stream until the stream
+    ends, at 1,000 bytes and 400 more for each output; our own clients, which send acks, do without empty ones.
+    """
 
     token_ids: bool = False
     frame: bool = False
     finish_reason: bool = False
+    sparse: bool = False
+
+    def has_reason(self, frame: Frame) -> bool:
+        """``frame`` carries ``finish_reason``."""
+        return self.finish_reason and not (self.sparse and frame.finish_reason is None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +112,7 @@ def parse(
             token_ids=bool(flags["return_token_ids"]),
             frame=bool(flags["return_frame"]),
             finish_reason=bool(flags["return_finish_reason"]),
+            sparse=bool(flags["acks"]),
         ),
         sampling=parse_sampling(bytes_of(raw.inputs, "sampling_parameters"), admission.max_tokens_limit),
         stream_id=stream_id,
@@ -180,7 +190,7 @@ def tensors(frame: Frame, outputs: Outputs, prefix: str = "", stream_id: str = "
         result.append(("token_ids", np.array(frame.token_ids, dtype=np.int32)))
     if outputs.frame:
         result.append(("frame", np.array([frame.sequence, frame.first_token_index], dtype=np.int64)))
-    if outputs.finish_reason:
+    if outputs.has_reason(frame):
         reason = "" if frame.finish_reason is None else frame.finish_reason.value
         result.append(("finish_reason", np.array([reason.encode()], dtype=np.object_)))
     if stream_id:

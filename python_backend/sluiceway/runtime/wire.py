@@ -42,7 +42,7 @@ def response_bytes(
         body += _output("token_ids", "INT32", len(frame.token_ids), 4 * len(frame.token_ids))
     if outputs.frame:
         body += _output("frame", "INT64", 2, 16)
-    if outputs.finish_reason:
+    if outputs.has_reason(frame):
         body += _output("finish_reason", "BYTES", 1, BYTES_ELEMENT_PREFIX + len(reason))
     body += stream_id_bytes(stream_id)
     return GRPC_PREFIX_BYTES + field_bytes(body)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 from sluiceway.cli.bench.readers import OVER_HTTP1, ClientPlan, ConnectionSettings, Never, Normal, StreamRequest
 
 SMALL_WINDOW = 4096
 STREAMS_A_CONNECTION = 50
 FOR_EVER = 1_000_000  # stopped with their process
+_turns = itertools.count()  # over HTTP a stream's name is its key in Envoy's records: never used twice
 
 
 def readers(
@@ -19,11 +22,12 @@ def readers(
     protocol: str = "grpc",
 ) -> list[ClientPlan]:
     """``count`` people who ask for one short answer after the other until their process is stopped."""
+    turn = next(_turns)
     return [
         ClientPlan(
             connection=connection(port, stream_window, protocol),
             request=StreamRequest(
-                prompt="Tell me something.", max_tokens=tokens, client_id=f"reader-{index}", sampling=SAMPLING
+                prompt="Tell me something.", max_tokens=tokens, client_id=f"reader-{turn}-{index}", sampling=SAMPLING
             ),
             policy=Normal(),
             share=share,
@@ -50,11 +54,12 @@ def never_readers(
 
     share: all on the connection of that name; else ``a_connection`` of them on each connection.
     """
+    turn = next(_turns)
     return [
         ClientPlan(
             connection=connection(port, SMALL_WINDOW, protocol),
             request=StreamRequest(
-                prompt="Tell me something.", max_tokens=tokens, client_id=f"never-{index}", sampling=SAMPLING
+                prompt="Tell me something.", max_tokens=tokens, client_id=f"never-{turn}-{index}", sampling=SAMPLING
             ),
             policy=Never(),
             share=share or f"never-{index // a_connection}",
