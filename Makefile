@@ -20,7 +20,7 @@ help:
 	@echo "e2e     end-to-end tests alone, on the real Triton and Envoy"
 	@echo "demo    eleven readers, one vanishing client, a live table"
 	@echo "bench   make bench SCENARIO=isolation [OUT=file.json]"
-	@echo "up      start Triton and Envoy in the background;   down: stop them"
+	@echo "up      start Triton, the gateway and Envoy in the background;   down: stop them"
 	@echo "clean   stop everything, remove everything that is installed or generated"
 
 setup: .venv/.ready .tools/.ready $(MODEL)/.ready
@@ -75,7 +75,7 @@ bench: setup
 	$(PYTHON) -m sluiceway.cli.app bench $(SCENARIO) --out $(OUT)
 
 up: setup
-	$(PYTHON) -m sluiceway.cli.app up
+	$(PYTHON) -m sluiceway.cli.app up --gateway
 
 down:
 	@if [ -x $(PYTHON) ]; then $(PYTHON) -m sluiceway.cli.app down; fi

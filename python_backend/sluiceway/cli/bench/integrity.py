@@ -13,6 +13,7 @@ from sluiceway.cli.bench.departures import finished_entries
 from sluiceway.cli.bench.harness import BenchContext, ScenarioResult
 from sluiceway.cli.bench.promise import Promise
 from sluiceway.cli.bench.readers import (
+    OVER_HTTP1,
     Alternate,
     Bursts,
     Dribble,
@@ -77,12 +78,19 @@ OTHERS = (
     Habit(name="1-byte segments", policy=Dribble(2000)),
     Habit(name="64 KiB bursts", policy=Bursts(65_536, max_wait_s=3), window=65_535),
 )
-SCRIPTED_HABITS = (
-    *OTHERS,
-    Habit(name="2 KB/s", policy=Rate(2000), must_pause=True),
-    Habit(name="reads 0.3 s, stops 2 s", policy=Alternate(0.3, 2.0), must_pause=True),
-    Habit(name="reads nothing until paused", policy=Normal(), must_pause=True, stops_first_s=30.0),
-)
+
+
+def scripted_habits(protocol: str) -> tuple[Habit, ...]:
+    # Over HTTP/1.1 a client's kernel takes 8 KiB before anybody can see that the program behind it stopped.
+    stop_s = 6.0 if protocol in OVER_HTTP1 else 2.0
+    return (
+        *OTHERS,
+        Habit(name="2 KB/s", policy=Rate(2000), must_pause=True),
+        Habit(name=f"reads 0.3 s, stops {stop_s:g} s", policy=Alternate(0.3, stop_s), must_pause=True),
+        Habit(name="reads nothing until paused", policy=Normal(), must_pause=True, stops_first_s=30.0),
+    )
+
+
 # The real model makes a few tokens a second a stream here, so only a long stop is sure to pause it.
 TORCH_HABITS = (
     *OTHERS,
@@ -93,8 +101,8 @@ TORCH_HABITS = (
 
 
 def run(context: BenchContext) -> ScenarioResult:
-    tokens = context.count(1500, 500)
-    script = _arm(context, "scripted", SCRIPTED, SCRIPTED_HABITS, tokens, clients=context.count(4, 2))
+    tokens = context.count(1500, 1000 if context.protocol in OVER_HTTP1 else 500)
+    script = _arm(context, "scripted", SCRIPTED, scripted_habits(context.protocol), tokens, clients=context.count(4, 2))
     torch = _arm(context, "torch", TORCH, TORCH_HABITS, context.count(128, 96), clients=1)
     arms = {"scripted": script, "torch": torch}
     rows = [row for arm in arms.values() for row in arm["streams"]]
